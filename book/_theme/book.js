@@ -1,0 +1,22 @@
+// A wide formula, table or listing scrolls inside its box. Such a box must be
+// reachable by keyboard, but only while there is something to scroll.
+(() => {
+  const boxes = ".katex-display, div.highlight pre, .pst-scrollable-table-container, .output pre";
+  const sweep = () => {
+    for (const box of document.querySelectorAll(boxes)) {
+      if (box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  addEventListener("load", sweep);
+  addEventListener("resize", sweep);
+  // Paper cannot unfold; the screen gets its folds back afterwards.
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    for (const fold of closed) fold.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const fold of closed) fold.open = false;
+  });
+})();

@@ -1,0 +1,187 @@
+"""The built pages as files: heads, links, addresses, pictures, weight."""
+
+import re
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+import tomllib
+import yaml
+from documents import read
+
+BIGGEST_SCRIPT = 100_000  # bytes
+
+
+def repository(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf8"))
+    return project["project"]["urls"]["Repository"].removeprefix("https://github.com/")
+
+
+def contents(root):
+    """The landing page, and the other pages in order."""
+    toc = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
+    return toc["root"], [c["file"] for part in toc["parts"] for c in part["chapters"]]
+
+
+@pytest.fixture
+def document(page, site):
+    return read(site / page)
+
+
+def test_head_names_and_describes_the_page(document, page, root):
+    assert document.language == "en"
+    assert document.headings.count(1) == 1
+    assert len(document.title.strip()) > 10
+    assert "Attention, Line by Line" in document.title
+    [description] = document.metas["description"]
+    shortest = 20 if page.startswith("_modules/") or page == "search.html" else 60
+    assert shortest <= len(description) <= 170
+    assert not re.search(r"[\\$]", description)
+    [viewport] = document.metas["viewport"]
+    assert "width=device-width" in viewport
+
+
+def test_canonical_address(document, page, root):
+    config = yaml.safe_load((root / "_config.yml").read_text("utf8"))
+    base = config["html"]["baseurl"]
+    assert document.canonical == [base if page == "index.html" else base + page]
+
+
+def test_titles_and_descriptions_are_each_page_s_own(site, pages):
+    for value in (
+        lambda page: page.title,
+        lambda page: page.metas["description"][0],
+    ):
+        seen = {}
+        for page in pages:
+            seen.setdefault(value(read(site / page)), []).append(page)
+        assert [names for names in seen.values() if len(names) > 1] == []
+
+
+def test_every_page_of_the_contents_is_described(root):
+    home, files = contents(root)
+    described = yaml.safe_load((root / "book/descriptions.yml").read_text("utf8"))
+    assert {home, *files} == described.keys() - {"search"}
+
+
+def test_the_contents_hold_every_notebook_in_order(root):
+    listed = [name for name in contents(root)[1] if name.startswith("notebooks/")]
+    notebooks = sorted(root.glob("notebooks/*.ipynb"))
+    assert listed == [f"notebooks/{path.stem}" for path in notebooks]
+
+
+def test_the_landing_page_is_a_page(site):
+    text = (site / "index.html").read_text("utf8")
+    assert "http-equiv" not in text.lower()
+    assert not (site / "book/intro.html").exists()
+
+
+def lands(site, page, address):
+    """Whether an address on a page leads to a file, and to an element in it."""
+    parts = urlsplit(address)
+    if parts.scheme or parts.netloc:
+        return True
+    target = site / page
+    if parts.path:
+        target = (target.parent / unquote(parts.path)).resolve()
+    if not target.is_file():
+        return False
+    return not parts.fragment or unquote(parts.fragment) in read(target).ids
+
+
+def test_links_land_on_an_element(document, page, site):
+    addresses = [link["href"] for link in document.links if link.get("href")]
+    assert addresses
+    # "#" alone is the top of the page
+    assert [a for a in addresses if a != "#" and not lands(site, page, a)] == []
+
+
+def test_ids_are_unique(document):
+    twice = {name for name in document.ids if document.ids.count(name) > 1}
+    assert twice == set()
+
+
+def test_a_page_loads_only_files_of_the_site(document, page, site):
+    for tag, address in document.loads:
+        parts = urlsplit(address)
+        assert not parts.scheme or parts.scheme == "data", address
+        assert not parts.netloc, address
+        if not parts.scheme:
+            path = ((site / page).parent / unquote(parts.path)).resolve()
+            assert path.is_file(), address
+            if tag == "script":
+                assert path.stat().st_size <= BIGGEST_SCRIPT, address
+
+
+def test_style_sheets_load_only_files_of_the_site(site):
+    for sheet in site.rglob("*.css"):
+        text = sheet.read_text("utf8")
+        for address in re.findall(r"url\(\s*['\"]?([^'\")]+)", text):
+            if not address.startswith(("data:", "#")):
+                assert not urlsplit(address).netloc, (sheet.name, address)
+        assert not re.search(r"@import[^;]*https?:", text), sheet.name
+
+
+def test_every_picture_is_described_and_every_plot_has_a_caption(document):
+    for picture in document.pictures:
+        assert picture["alt"], picture
+        if picture["plot"]:
+            assert len(picture["alt"]) >= 20, picture
+            assert picture["caption"].strip(), picture
+        assert not re.fullmatch(r"[\w./-]+\.(svg|png|jpe?g)", picture["alt"]), picture
+
+
+def test_colab_button_opens_the_committed_notebook(document, page, root):
+    colab = [
+        link["href"]
+        for link in document.links
+        if "colab.research.google.com" in (link.get("href") or "")
+        and "page-action" in link.get("class", "")
+    ]
+    if not page.startswith("notebooks/"):
+        assert colab == []
+        return
+    notebook = page.replace(".html", ".ipynb")
+    assert (root / notebook).is_file()
+    assert colab == [
+        "https://colab.research.google.com/github/"
+        f"{repository(root)}/blob/main/{notebook}"
+    ]
+
+
+def test_equations_have_their_label_as_anchor(root, site):
+    label = re.compile(r"^\$\$\s*\(([a-z][a-z0-9-]*)\)\s*$", re.M)
+    for path in sorted(root.glob("notebooks/*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n\n".join(c.source for c in cells if c.cell_type == "markdown")
+        ids = read(site / "notebooks" / f"{path.stem}.html").ids
+        for name in label.findall(text):
+            assert name in ids, f"{path.name}: {name}"
+
+
+def test_chapters_carry_the_number_of_their_file(site, pages):
+    for page in pages:
+        if match := re.match(r"notebooks/(\d\d)_", page):
+            text = (site / page).read_text("utf8")
+            number = int(match[1])
+            assert f'<h1><span class="section-number">{number}. </span>' in text
+            for equation in re.findall(r'class="eqno"><a [^>]*>\((\d+)\.\d+\)', text):
+                assert int(equation) == number, page
+
+
+def test_the_api_page_holds_every_public_name(site):
+    import aiayn
+
+    public = {
+        f"aiayn.{module}.{name}"
+        for name, module in aiayn._MODULE_OF.items()
+        if not name.isupper()  # the special tokens stand in the conventions
+    }
+    assert public - set(read(site / "book/api.html").ids) == set()
+
+
+def test_search_and_site_map_know_the_landing_page(site):
+    index = (site / "searchindex.js").read_text("utf8")
+    assert '"index"' in index
+    assert "book/intro" not in index.split('"docnames":')[1].split("]")[0]
+    assert "book/intro" not in (site / "sitemap.xml").read_text("utf8")
