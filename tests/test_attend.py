@@ -87,16 +87,17 @@ def test_equals_the_equation_by_hand(attend, kind, causal):
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, -0.7, 3])
 def test_scale_is_used_as_given(attend, scale):
-    """0 is a scale and not "unset"; a negative one turns preferences round."""
-    query, key, value = (
-        normal(2, 3, 4),
-        normal(2, 5, 4, seed=1),
-        normal(2, 5, 2, seed=2),
-    )
-    for mask, causal in ((None, False), (None, True), (normal(3, 5, seed=3) > 0, True)):
-        expected = by_hand(query, key, value, mask, causal=causal, scale=scale)
-        mixed = attend(query, key, value, mask, causal=causal, scale=scale)
-        assert_same(mixed, expected, 1e-12)
+    """0 is a scale and not "unset"; a negative one turns preferences round.
+
+    In four dimensions, where torch chooses its fastest kernel, and in three.
+    """
+    for leading in ((2, 3), (2,)):
+        query = normal(*leading, 4, 4)
+        key, value = normal(*leading, 4, 4, seed=1), normal(*leading, 4, 2, seed=2)
+        for mask, causal in ((None, False), (None, True), (normal(4, 4) > 0, True)):
+            expected = by_hand(query, key, value, mask, causal=causal, scale=scale)
+            mixed = attend(query, key, value, mask, causal=causal, scale=scale)
+            assert_same(mixed, expected, 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -324,6 +325,10 @@ def test_large_scores_do_not_overflow(attend):
     value = torch.tensor([[1.0], [2.0], [3.0]])
     mixed = attend(query, key, value, scale=1.0)
     assert mixed.item() == pytest.approx(1.537883, abs=1e-5)
+    for sign in (1.0, -1.0):  # a kernel that takes the maximum first has to mind it
+        query, key, value = (x.expand(2, 1, *x.shape[-2:]) for x in (query, key, value))
+        mixed = attend(query, sign * key, value, scale=sign)
+        assert_same(mixed.double(), torch.full((2, 1, 1, 1), 1.537883), 1e-5)
 
 
 def test_one_sequence_is_masked_like_many(attend):

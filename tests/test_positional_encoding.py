@@ -87,8 +87,10 @@ def test_positions_as_a_tensor_of_any_shape():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_rounded_once_at_the_end(dtype):
     """Computed in half precision, positions above 2048 would not even be integers."""
-    positions = torch.tensor([2049, 4999, 100_001])
+    places = [2049, 4999, 2**24 + 1]  # the last is no float32 either
+    positions = torch.tensor(places)
     exact = sinusoidal_encoding(positions, 8, dtype=torch.float64)
+    assert_same(exact, [by_hand(place, 8) for place in places], 1e-8)
     assert torch.equal(sinusoidal_encoding(positions, 8, dtype=dtype), exact.to(dtype))
 
 
@@ -189,12 +191,15 @@ def test_learned_positions_are_looked_up_and_trained():
     assert torch.equal(encoding.weight.grad, counts[:, None].expand(6, 4))
 
 
-def test_learned_positions_are_drawn_with_the_spread_of_an_embedding():
+def test_learned_positions_start_as_large_as_sinusoids():
     encoding = LearnedPositionalEncoding(64, max_len=2000)
     encoding.reset_parameters(seeded(1))
     first = encoding.weight.detach().clone()
-    assert first.std().item() == pytest.approx(1 / 8, rel=0.02)
-    assert first.mean().item() == pytest.approx(0.0, abs=0.002)
+    sinusoids = sinusoidal_encoding(2000, 64)
+    assert first.std().item() == pytest.approx(
+        sinusoids.square().mean().sqrt().item(), rel=0.02
+    )
+    assert first.mean().item() == pytest.approx(0.0, abs=0.01)
     encoding.reset_parameters(seeded(2))
     assert not torch.equal(encoding.weight, first)
     encoding.reset_parameters(seeded(1))

@@ -33,6 +33,7 @@ from aiayn import (
     assert_padding_invariant,
     parameter_count,
     record_attention,
+    transformer,
 )
 from aiayn.transformer import count_positions
 
@@ -404,10 +405,25 @@ def test_assert_padding_invariant_names_the_side():
         return model(source, target) + 1e-3 * target.shape[1]
 
     for leaking, side in ((counts_source, "source"), (counts_target, "target")):
-        with pytest.raises(
-            AssertionError, match=f"more {side} tokens that are padding"
-        ):
+        with pytest.raises(AssertionError, match=f"on the right of the {side} move"):
             assert_padding_invariant(leaking, source, target, vocab_size=VOCAB)
+
+
+def test_assert_padding_invariant_pads_a_transformer_on_the_left_too(monkeypatch):
+    """Padding on the right of a target hides behind causality; on the left it shows."""
+    model = small_model()
+    assert_padding_invariant(model)
+    place = lambda real: torch.arange(real.shape[1]).expand(real.shape)
+    monkeypatch.setattr(transformer, "count_positions", place)
+    with pytest.raises(AssertionError, match="on the left of the source move"):
+        assert_padding_invariant(model)
+
+
+@pytest.mark.parametrize("check", [assert_causal, assert_padding_invariant])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_assertions_refuse_half_precision(check, dtype):
+    with pytest.raises(ValueError, match="float32 or float64.*hides leaks"):
+        check(small_model().to(dtype))
 
 
 # --- attention weights ----------------------------------------------------------------

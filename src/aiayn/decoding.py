@@ -110,7 +110,9 @@ def greedy_decode(
         cache: an empty store for ``decode``; without one each step recomputes the past.
 
     Returns:
-        The tokens after BOS, as long as the longest row.
+        The tokens after BOS, as long as the longest row. A model that scores PAD or
+        BOS highest gets it written like any token; one that was trained never does,
+        since neither is ever a label.
 
     Raises:
         TypeError: if model is no :class:`Seq2Seq`, source not integer or max_len not a

@@ -207,7 +207,7 @@ def mixing_weights(
     *,
     causal: bool = False,
 ) -> Float[Tensor, "batch n_heads n_queries n_keys"]:
-    """The weights that a ``mix`` really uses, read through unit vectors as values."""
+    """The weights of any ``mix``, read through unit vectors as values."""
     n_keys = key.shape[-2]
     unit = torch.eye(n_keys, dtype=key.dtype, device=key.device)
     return mix(query, key, unit.expand(*key.shape[:-1], n_keys), mask, causal=causal)

@@ -195,6 +195,8 @@ class PositionalEncoding(nn.Module):
 class LearnedPositionalEncoding(PositionalEncoding):
     """A trained vector for each position up to ``max_len`` (paper, Table 3, row E).
 
+    A position of ``max_len`` or more has no vector: torch raises an IndexError.
+
     Args:
         d_model, max_len: as for :class:`PositionalEncoding`.
     """
@@ -205,10 +207,10 @@ class LearnedPositionalEncoding(PositionalEncoding):
         self.reset_parameters()
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw anew, with the standard deviation d_model^-½ of a token embedding."""
-        initialise = partial(nn.init.normal_, std=self.d_model**-0.5)
+        """Draw anew, as large as sinusoids are: with standard deviation √½."""
+        initialise = partial(nn.init.normal_, std=0.5**0.5)
         draw_into(self.weight, initialise, generator)
 
     def rows(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """The trained vector of each position."""
-        return nn.functional.embedding(positions, self.weight).to(dtype)
+        return nn.functional.embedding(positions.long(), self.weight).to(dtype)

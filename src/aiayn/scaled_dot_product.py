@@ -199,7 +199,7 @@ def attention(
     return attention_weights(query, key, mask, causal=causal, scale=scale) @ value
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-028
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-030
 def fused_attention(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -209,12 +209,13 @@ def fused_attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> Float[Tensor, "... n_queries d_v"]:
-    """:func:`attention` through torch's kernel: the same contract, less memory.
+    """:func:`attention` through torch's kernel: the same contract for finite inputs.
 
     Computes :eq:`eq-attention` by ``torch.nn.functional.scaled_dot_product_attention``.
 
     Args:
-        query, key, value, mask, causal, scale: as in :func:`attention`.
+        query, key, value, mask, causal, scale: as in :func:`attention`. NaN at a
+            hidden key may reach the result, which the equation keeps out.
 
     Raises:
         TypeError, ValueError: as :func:`attention`.

@@ -143,4 +143,4 @@ class TokenEmbedding(nn.Module):
             TypeError: if ``tokens`` does not hold integers.
         """
         check_integers(tokens=tokens)
-        return F.embedding(tokens, self.weight) * math.sqrt(self.weight.shape[1])
+        return F.embedding(tokens.long(), self.weight) * math.sqrt(self.weight.shape[1])

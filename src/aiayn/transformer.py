@@ -547,7 +547,7 @@ class Transformer(TransformerParts):
         return F.linear(self.decoder_norm(x), self.output_weight)  # x Wᵀ
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-038
+# %% ../../notebooks/06_transformer.ipynb #06-040
 @contextlib.contextmanager
 def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Collect the weights of every attention while the model runs as it always does.
@@ -558,9 +558,14 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
     Raises:
         TypeError: if model is not a module.
+        ValueError: if it holds no ``MultiHeadAttention``, whose calls are recorded.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch module, got {model!r}")
+    if not any(isinstance(m, MultiHeadAttention) for m in model.modules()):
+        raise ValueError(
+            f"model must hold a MultiHeadAttention, {type(model).__name__} has none"
+        )
     recorded: dict[str, list[Tensor]] = {}
 
     def recording(name, mix):
@@ -589,7 +594,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
                 module.mix = before[name]
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-043
+# %% ../../notebooks/06_transformer.ipynb #06-045
 def _examples(model, source, target, vocab_size, pad_id):
     """Tokens, vocabulary and padding of an assertion; a model's own unless given."""
     if not callable(model):
@@ -624,10 +629,15 @@ def _real_tokens(size: int, pad_id: int, generator: torch.Generator) -> Tensor:
 
 def _tolerance(logits: Tensor) -> float:
     """Rounding between two ways to compute one number: a leak must be larger."""
+    if torch.finfo(logits.dtype).bits < 32:
+        raise ValueError(
+            f"model must compute in float32 or float64, its logits are {logits.dtype}: "
+            "the rounding of half precision hides leaks"
+        )
     return 100 * torch.finfo(logits.dtype).eps * max(1.0, float(logits.abs().max()))
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-044
+# %% ../../notebooks/06_transformer.ipynb #06-046
 @torch.no_grad()
 def assert_causal(
     model: Callable[[Tensor, Tensor], Tensor],
@@ -648,8 +658,8 @@ def assert_causal(
 
     Raises:
         AssertionError: naming the position that saw the future.
-        ValueError: if the check would prove nothing: a model in training mode, or one
-            that ignores its target.
+        ValueError: if the check would prove nothing: a model in training mode or in
+            half precision, or one that ignores its target.
     """
     source, target, vocab_size, pad_id = _examples(
         model, source, target, vocab_size, pad_id
@@ -672,7 +682,7 @@ def assert_causal(
             )
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-045
+# %% ../../notebooks/06_transformer.ipynb #06-047
 @torch.no_grad()
 def assert_padding_invariant(
     model: Callable[[Tensor, Tensor], Tensor],
@@ -684,30 +694,38 @@ def assert_padding_invariant(
 ) -> None:
     """Pad source and target; the logits of the real tokens may not move.
 
+    Padding goes to the right; for a :class:`Transformer`, whose positions count real
+    tokens, also to the left.
+
     Args:
         model, source, target, vocab_size: as for :func:`assert_causal`.
         pad_id: the token to pad with; the model's own, or PAD, unless given.
 
     Raises:
-        AssertionError: naming the side whose padding was seen.
-        ValueError: if the model is in training mode.
+        AssertionError: naming the sequence whose padding was seen, and the end.
+        ValueError: if the model is in training mode or in half precision.
     """
     source, target, _, pad_id = _examples(model, source, target, vocab_size, pad_id)
     before, real = model(source, target), target != pad_id
-    padded = {
-        "source": (F.pad(source, (0, 3), value=pad_id), target),
-        "target": (source, F.pad(target, (0, 3), value=pad_id)),
-    }
-    for side, (longer_source, longer_target) in padded.items():
-        after = model(longer_source, longer_target)[:, : target.shape[1]]
-        moved = float((after - before)[real].abs().max())
-        assert moved <= _tolerance(before), (
-            f"padding is seen: three more {side} tokens that are padding move the "
-            f"logits by {moved:.3g}"
-        )
+    ends = {"right": (0, 3)}
+    if isinstance(model, Transformer):
+        ends["left"] = (3, 0)
+    for end, width in ends.items():
+        longer = {
+            "source": (F.pad(source, width, value=pad_id), target),
+            "target": (source, F.pad(target, width, value=pad_id)),
+        }
+        for name, inputs in longer.items():
+            skip = width[0] if name == "target" else 0
+            after = model(*inputs)[:, skip : skip + target.shape[1]]
+            moved = float((after - before)[real].abs().max())
+            assert moved <= _tolerance(before), (
+                f"padding is seen: three padding tokens on the {end} of the {name} "
+                f"move the logits by {moved:.3g}"
+            )
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-051
+# %% ../../notebooks/06_transformer.ipynb #06-053
 def torch_layer_pairs(
     ours: EncoderLayer | DecoderLayer, theirs: nn.Module
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -734,7 +752,7 @@ def torch_layer_pairs(
             yield weight, ours.get_parameter(weight), part
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-052
+# %% ../../notebooks/06_transformer.ipynb #06-054
 def check_same_kind(model: Transformer, theirs: nn.Transformer) -> None:
     """Refuse two models that no weights can make equal, before any is copied."""
     if not isinstance(theirs, nn.Transformer):
@@ -768,7 +786,7 @@ def check_same_kind(model: Transformer, theirs: nn.Transformer) -> None:
             )
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-053
+# %% ../../notebooks/06_transformer.ipynb #06-055
 @torch.no_grad()
 def load_torch_transformer(model: Transformer, theirs: nn.Transformer) -> None:
     """Copy the layers of torch's ``nn.Transformer`` into ours, weight by weight.
@@ -805,7 +823,7 @@ def load_torch_transformer(model: Transformer, theirs: nn.Transformer) -> None:
         ours.copy_(other)
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-061
+# %% ../../notebooks/06_transformer.ipynb #06-065
 def parameter_count(config: TransformerConfig) -> int:
     """How many weights a model of this configuration has, without building it.
 

@@ -1,0 +1,841 @@
+"""A table of bad inputs: every public name has a row, and each error says what to do.
+
+A row is a call, the type of the error and a pattern of its message: which argument,
+what came, what was expected. Around every call the state of everything shared (weights,
+optimiser, schedule, cache, generators, modes) is compared: an error comes before a
+change. The shape checks of the other tests are off: their message would hide ours.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import itertools
+import math
+import pkgutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import normal, seeded, small_config, small_model, tokens
+from seams import DecoderStore
+from torch import nn
+
+import aiayn
+from aiayn import copy_task, decoding, multi_head, positional_encoding, training
+from aiayn import tokens as roles
+
+INTEGERS = torch.zeros(2, 3, dtype=torch.long)
+FLOATS = torch.zeros(2, 3)
+LINEAR = nn.Linear(2, 2)
+NAN, INF = math.nan, math.inf
+
+
+@functools.cache
+def world() -> SimpleNamespace:
+    """What the rows share; nothing in it may be changed by a refused call."""
+    torch.manual_seed(0)
+    model = small_model(dropout=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    schedule = aiayn.NoamSchedule(optimizer, 16, 4)
+    source, target = tokens(2, 4), tokens(2, 5, seed=1)
+    aiayn.train(model, [(source, target)], optimizer=optimizer, schedule=schedule)
+    model.eval()
+    memory = model.encode(source).detach()
+    cache = DecoderStore(2)
+    with torch.no_grad():
+        model.decode(target[:, :3], memory, source, cache=cache)
+    return SimpleNamespace(
+        model=model,
+        training=small_model(dropout=0.5).train(),
+        optimizer=optimizer,
+        schedule=schedule,
+        source=source,
+        target=target,
+        memory=memory,
+        cache=cache,
+        generator=seeded(0),
+        task=aiayn.CopyTask(),
+        attention=aiayn.MultiHeadAttention(8, 2),
+        layer=aiayn.EncoderLayer(small_config()).double().eval(),
+        decoder_layer=aiayn.DecoderLayer(small_config()).double().eval(),
+        feed_forward=aiayn.PositionwiseFeedForward(8, 16),
+        sublayer=aiayn.Sublayer(8, 0.0),
+        embedding=aiayn.TokenEmbedding(11, 8),
+        positions=aiayn.PositionalEncoding(8, max_len=4),
+        learned=aiayn.LearnedPositionalEncoding(8, max_len=4),
+        x=torch.zeros(2, 3, 8),
+    )
+
+
+def state() -> dict:
+    """Everything in the world that a call could have changed."""
+    w = world()
+    found = {"global": torch.get_rng_state(), "generator": w.generator.get_state()}
+    for name, thing in vars(w).items():
+        if isinstance(thing, nn.Module):
+            found[f"{name} mode"] = thing.training
+            found |= {f"{name}.{k}": v.clone() for k, v in thing.state_dict().items()}
+            for k, parameter in thing.named_parameters():
+                if parameter.grad is not None:
+                    found[f"{name}.{k}.grad"] = parameter.grad.clone()
+            found[f"{name} keys"] = sorted(vars(thing))
+    for i, moments in enumerate(w.optimizer.state.values()):
+        found |= {f"optimizer.{i}.{k}": v.clone() for k, v in moments.items()}
+    found["rates"] = [group["lr"] for group in w.optimizer.param_groups]
+    found["schedule"] = w.schedule.last_epoch
+    found["cache"] = (len(w.cache), w.cache.is_token.tolist())
+    for i, layer in enumerate(w.cache.layers):
+        for kind in ("self", "cross"):
+            store = getattr(layer, f"{kind}_attention")
+            found[f"cache.{i}.{kind}.keys"] = store.keys.clone()
+            found[f"cache.{i}.{kind}.values"] = store.values.clone()
+    return found
+
+
+def assert_unchanged(before: dict, after: dict) -> None:
+    assert before.keys() == after.keys()
+    for name, old in before.items():
+        new = after[name]
+        same = torch.equal(old, new) if isinstance(old, torch.Tensor) else old == new
+        assert same, f"{name} was changed by a call that was refused"
+
+
+# --- the table ------------------------------------------------------------------------
+
+Type, Value = TypeError, ValueError
+
+
+def attention_rows(call):
+    """What the three functions of chapter 2 refuse in the same words."""
+    q, k = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4)
+    ones = torch.ones(3, 5)
+    return [
+        (lambda w: call(q.long(), k, k), Type, "query .*floating.*torch.int64"),
+        (lambda w: call([[1.0]], k, k), Type, "query .*floating.*list"),
+        (lambda w: call(q, k.double(), k), Type, "key is torch.float64.*torch.float32"),
+        (lambda w: call(q[0, 0], k, k), Value, r"query .*length, width.*\(4,\)"),
+        (lambda w: call(q[..., :3], k, k), Value, "query and key .*3 and 4"),
+        (lambda w: call(q[..., :0], k[..., :0], k), Value, "at least 1.*0 and 0"),
+        (lambda w: call(q, k.expand(3, 2, 5, 4)[:, :1].expand(3, 3, 5, 4), k), Value,
+         r"query, key and value must broadcast.*\(2, 3, 4\)"),
+        (lambda w: call(q, k, k, ones), Type, "mask must be a boolean.*torch.float32"),
+        (lambda w: call(q, k, k, ones.long()), Type, "mask .*boolean.*torch.int64"),
+        (lambda w: call(q, k, k, [[True]]), Type, "mask .*boolean.*list"),
+        (lambda w: call(q, k, k, ones.bool().T), Value,
+         r"mask of shape \(5, 3\) .*n_queries, n_keys\) = \(2, 3, 5\)"),
+        (lambda w: call(q, k, k, ones[0].bool()), Value, r"mask of shape \(5,\)"),
+        (lambda w: call(q, k, k, ones.bool().expand(3, 3, 5)), Value, "mask of shape"),
+        (lambda w: call(q, k, k, ones.bool().expand(1, 2, 3, 5)), Value, "mask of shape"),
+        (lambda w: call(q, k, k, scale=NAN), Value, "scale must be a finite.*nan"),
+        (lambda w: call(q, k, k, scale=-INF), Value, "scale must be a finite.*-inf"),
+        (lambda w: call(q, k, k, scale="1"), Type, "scale must be a.*number.*'1'"),
+    ]  # fmt: skip
+
+
+def mixing_rows(call):
+    q, k = torch.zeros(2, 3, 4), torch.zeros(2, 5, 4)
+    return [
+        *attention_rows(call),
+        (lambda w: call(q, k, k.long()), Type, "value .*floating.*torch.int64"),
+        (lambda w: call(q, k, k[:, :3]), Value, "n_keys=5 keys and 3 values"),
+    ]
+
+
+def config(**changes):
+    return lambda w: dataclasses.replace(small_config(), **changes)
+
+
+def new(cls, *args, **settings):
+    return lambda w: cls(*args, **settings)
+
+
+def size_rows(make, **good):
+    """Every size of a constructor: not whole, not a number, below 1."""
+    rows = []
+    for name in good:
+        for wrong, error, message in (
+            (0, Value, f"{name} must be at least 1, got 0"),
+            (-3, Value, f"{name} must be at least 1, got -3"),
+            (2.5, Type, f"{name} must be an integer, got 2.5"),
+            ("8", Type, f"{name} must be an integer, got '8'"),
+            (True, Type, f"{name} must be an integer, got True"),
+        ):
+            settings = {**good, name: wrong}
+            call = lambda w, settings=settings: make(**settings)
+            rows.append((call, error, message))
+    return rows
+
+
+def of(w, value):
+    """A setting as it is, or what a function makes of the world."""
+    return value(w) if inspect.isfunction(value) else value
+
+
+def train(**changes):
+    """A call of ``train`` on the shared model with one thing wrong."""
+
+    def call(w):
+        settings = {
+            "batches": [(w.source, w.target)],
+            "optimizer": w.optimizer,
+            "schedule": w.schedule,
+            **{k: of(w, v) for k, v in changes.items()},
+        }
+        batches = settings.pop("batches")
+        return aiayn.train(w.model, batches, **settings)
+
+    return call
+
+
+def with_rate(rate):
+    """``train`` with an optimiser of another rate: the shared one must not be touched."""
+
+    def call(w):
+        optimizer = torch.optim.SGD(w.model.parameters(), lr=0.1)
+        optimizer.param_groups[0]["lr"] = rate
+        return aiayn.train(w.model, [(w.source, w.target)], optimizer=optimizer)
+
+    return call
+
+
+def greedy(**changes):
+    def call(w):
+        settings = {"model": w.model, "source": w.source, "max_len": 3}
+        settings |= {k: of(w, v) for k, v in changes.items()}
+        model, source = settings.pop("model"), settings.pop("source")
+        return aiayn.greedy_decode(model, source, **settings)
+
+    return call
+
+
+def recipe(**settings):
+    return lambda w: aiayn.train_copy_model(**settings)
+
+
+def drawn_from_a_seed(config, *, generator=None, **seams):
+    """With a generator: without one, a constructor's draws are seen outside it."""
+    generator = seeded(0) if generator is None else generator
+    return aiayn.Transformer(config, generator=generator, **seams)
+
+
+def torch_model(**changes):
+    settings = {"d_model": 16, "nhead": 4, "dim_feedforward": 24, "batch_first": True}
+    settings |= {"num_encoder_layers": 2, "num_decoder_layers": 2}
+    with torch.random.fork_rng():
+        model = nn.Transformer(**{**settings, **changes}, dtype=torch.float64)
+    model.encoder.norm = model.decoder.norm = None
+    return model
+
+
+def assertion_rows(check):
+    call = lambda source, target: normal(*target.shape, 11)
+    return [
+        (lambda w: check(3), Type, "model must be a function.*got 3"),
+        (lambda w: check(w.training), Value, "model.eval"),
+        (lambda w: check(w.model, w.source), Value, "source and target.*both"),
+        (lambda w: check(w.model, target=w.target), Value, "source and target.*both"),
+        (lambda w: check(call, w.source, w.target), Value, "vocab_size"),
+        (lambda w: check(call), Value, "source, target and vocab_size"),
+        (lambda w: check(w.model, FLOATS, w.target), Type, "source .*float32"),
+        (lambda w: check(w.model, w.source, FLOATS), Type, "target .*float32"),
+        (lambda w: check(call, w.source, w.target, vocab_size=2), Value,
+         "vocab_size must be at least 3, got 2"),
+        (lambda w: check(call, w.source, w.target, vocab_size=9.0), Type,
+         "vocab_size must be an integer, got 9.0"),
+    ]  # fmt: skip
+
+
+ROWS = {
+    # chapter 2
+    "causal_mask": [
+        (new(aiayn.causal_mask, -1), Value, "n_queries.*-1"),
+        (new(aiayn.causal_mask, 3, -2), Value, "n_keys.*-2"),
+        (new(aiayn.causal_mask, 2.5), Type, "n_queries must be an integer, got 2.5"),
+        (new(aiayn.causal_mask, 2, "3"), Type, "n_keys must be an integer, got '3'"),
+    ],
+    "padding_mask": [
+        (new(aiayn.padding_mask, FLOATS), Type, "tokens .*integer.*torch.float32"),
+        (new(aiayn.padding_mask, FLOATS.bool()), Type, "tokens .*integer.*torch.bool"),
+        (new(aiayn.padding_mask, [[1, 2]]), Type, "tokens .*integer.*list"),
+        (new(aiayn.padding_mask, INTEGERS[0]), Value, r"tokens .*\(3,\)"),
+        (new(aiayn.padding_mask, INTEGERS, None), Type, "pad_id .*integer.*None"),
+        (new(aiayn.padding_mask, INTEGERS, 0.0), Type, "pad_id .*integer.*0.0"),
+    ],
+    "attention_weights": attention_rows(
+        lambda q, k, v, *a, **b: aiayn.attention_weights(q, k, *a, **b)
+    ),
+    "attention": mixing_rows(aiayn.attention),
+    "fused_attention": mixing_rows(aiayn.fused_attention),
+    # chapter 3
+    "split_heads": [
+        (new(multi_head.split_heads, torch.zeros(2, 3, 8), 3), Value, "8 .*n_heads=3"),
+        (new(multi_head.split_heads, torch.zeros(2, 3, 8), 0), Value, "n_heads=0"),
+    ],
+    "head_widths": [
+        (new(multi_head.head_widths, 10, 4, None, None), Value, "=10 .*n_heads=4"),
+    ],
+    "MultiHeadAttention": [
+        *size_rows(aiayn.MultiHeadAttention, d_model=8, n_heads=2, d_k=4, d_v=4),
+        (new(aiayn.MultiHeadAttention, 10, 4), Value,
+         "d_model=10 is not divisible by n_heads=4"),
+        (new(aiayn.MultiHeadAttention, 10, 4, d_k=3), Value,
+         "d_model=10 is not divisible by n_heads=4"),
+        (new(aiayn.MultiHeadAttention, 2, 4), Value, "d_model=2 .*n_heads=4"),
+        (new(aiayn.MultiHeadAttention, 8, 2, attend=None), Type,
+         "attend must be a function, got None"),
+    ],
+    "MultiHeadAttention.forward": [
+        (lambda w: w.attention(w.x.long(), w.x, w.x), Type, "query .*float.*int64"),
+        (lambda w: w.attention([1.0], w.x, w.x), Type, "query .*float.*list"),
+        (lambda w: w.attention(w.x, w.x[..., :4], w.x), Value, r"key .*8.*\(2, 3, 4\)"),
+        (lambda w: w.attention(w.x, w.x, w.x[:1]), Value, r"value .*\(2, .*\(1, 3, 8\)"),
+        (lambda w: w.attention(w.x[0], w.x, w.x), Value, r"query .*got.*\(3, 8\)"),
+        (lambda w: w.attention(w.x, w.x, w.x[:, :2]), Value, "n_keys=3 keys and 2"),
+        (lambda w: w.attention(w.x, w.x, w.x, torch.ones(3, 3)), Type, "mask .*float32"),
+        (lambda w: w.attention(w.x, w.x, w.x, torch.ones(2, 3, 3).bool()[:, :2]), Value,
+         r"mask of shape \(2, 2, 3\)"),
+    ],
+    "MultiHeadAttention.weights": [
+        (lambda w: w.attention.weights(w.x, w.x[..., :4]), Value, r"key .*8.*\(2, 3, 4\)"),
+        (lambda w: w.attention.weights(w.x, w.x[:1]), Value, r"key .*\(1, 3, 8\)"),
+        (lambda w: w.attention.weights(w.x, w.x, torch.ones(3, 3)), Type, "mask .*float32"),
+    ],
+    # chapter 4
+    "frequencies": size_rows(positional_encoding.frequencies, d_model=8),
+    "as_positions": [
+        (new(positional_encoding.as_positions, 2.0), Type, "positions .*integers.*float"),
+    ],
+    "sinusoidal_encoding": [
+        *size_rows(lambda d_model: aiayn.sinusoidal_encoding(3, d_model), d_model=8),
+        (new(aiayn.sinusoidal_encoding, -1, 8), Value, "positions .*at least 0.*-1"),
+        (new(aiayn.sinusoidal_encoding, 2.5, 8), Type, "positions .*integers"),
+        (new(aiayn.sinusoidal_encoding, FLOATS, 8), Type, "positions .*integers.*float32"),
+        (new(aiayn.sinusoidal_encoding, FLOATS.bool(), 8), Type, "positions .*torch.bool"),
+        (new(aiayn.sinusoidal_encoding, [0, 1], 8), Type, "positions .*integers.*list"),
+    ],
+    "shift_matrix": [
+        *size_rows(lambda d_model: aiayn.shift_matrix(1, d_model), d_model=8),
+        (new(aiayn.shift_matrix, 1, 7), Value, "d_model must be even.*got 7"),
+        (new(aiayn.shift_matrix, 0.5, 8), Type, "offset must be an integer, got 0.5"),
+        (new(aiayn.shift_matrix, NAN, 8), Type, "offset must be an integer, got nan"),
+    ],
+    "PositionalEncoding": size_rows(aiayn.PositionalEncoding, d_model=8, max_len=4),
+    "LearnedPositionalEncoding": size_rows(
+        aiayn.LearnedPositionalEncoding, d_model=8, max_len=4
+    ),
+    "PositionalEncoding.forward": [
+        (lambda w: w.positions(torch.zeros(1, 5, 8)), Value, "length 5 .*max_len=4"),
+        (lambda w: w.positions(w.x[..., :6]), Value, r"x must .*8.*\(2, 3, 6\)"),
+        (lambda w: w.positions(w.x[0]), Value, r"x must .*\(3, 8\)"),
+        (lambda w: w.positions(w.x.long()), Type, "x must .*float.*int64"),
+        (lambda w: w.positions(w.x, FLOATS), Type, "positions .*integers.*float32"),
+        (lambda w: w.positions(w.x, INTEGERS[:, :1]), Value,
+         r"positions must .*\(2, 3\).*\(2, 1\)"),
+        (lambda w: w.positions(w.x, INTEGERS[0]), Value, r"positions must .*\(3,\)"),
+        (lambda w: w.learned(w.x, FLOATS), Type, "positions .*integers.*float32"),
+        (lambda w: w.learned(torch.zeros(1, 5, 8)), Value, "length 5 .*max_len=4"),
+    ],
+    "LearnedPositionalEncoding.reset_parameters": [
+        (lambda w: w.learned.reset_parameters(3), Type, "generator .*Generator.*got 3"),
+    ],
+    # chapter 5
+    "PositionwiseFeedForward": size_rows(
+        aiayn.PositionwiseFeedForward, d_model=8, d_ff=16
+    ),
+    "PositionwiseFeedForward.forward": [
+        (lambda w: w.feed_forward(w.x[..., :4]), Value, r"x must .*8.*\(2, 3, 4\)"),
+        (lambda w: w.feed_forward(w.x.long()), Type, "x must .*float.*int64"),
+    ],
+    "Sublayer": [
+        *size_rows(lambda d_model: aiayn.Sublayer(d_model, 0.1), d_model=8),
+        (new(aiayn.Sublayer, 8, -0.1), Value, "dropout must be between 0 and 1.*-0.1"),
+        (new(aiayn.Sublayer, 8, 1.5), Value, "dropout must be between 0 and 1.*1.5"),
+        (new(aiayn.Sublayer, 8, NAN), Value, "dropout must be between 0 and 1.*nan"),
+        (new(aiayn.Sublayer, 8, "0.1"), Type, "dropout must be a number, got '0.1'"),
+    ],
+    "Sublayer.forward": [
+        (lambda w: w.sublayer(w.x[..., :4], torch.sin), Value, r"x must .*8.*\(2, 3, 4\)"),
+        (lambda w: w.sublayer(w.x.long(), torch.sin), Type, "x must .*float.*int64"),
+        (lambda w: w.sublayer(w.x, lambda x: x[:, :1]), Value,
+         r"sublayer must .*\(2, 3, 8\).*\(2, 1, 8\)"),
+    ],
+    "TokenEmbedding": [
+        *size_rows(aiayn.TokenEmbedding, vocab_size=11, d_model=8),
+        (new(aiayn.TokenEmbedding, 11, 8, std=0.0), Value, "std must be a positive.*0.0"),
+        (new(aiayn.TokenEmbedding, 11, 8, std=-1), Value, "std must be a positive.*-1"),
+        (new(aiayn.TokenEmbedding, 11, 8, std=INF), Value, "std must be a positive.*inf"),
+        (new(aiayn.TokenEmbedding, 11, 8, std="1"), Type, "std must be a number, got '1'"),
+    ],
+    "TokenEmbedding.forward": [
+        (lambda w: w.embedding(FLOATS), Type, "tokens .*integers.*float32"),
+        (lambda w: w.embedding(FLOATS.bool()), Type, "tokens .*integers.*torch.bool"),
+        (lambda w: w.embedding([1, 2]), Type, "tokens .*integers.*list"),
+    ],
+    "TokenEmbedding.reset_parameters": [
+        (lambda w: w.embedding.reset_parameters(3), Type, "generator .*Generator.*got 3"),
+    ],
+    # chapter 6
+    "TransformerConfig": [
+        *itertools.chain.from_iterable(
+            size_rows(
+                lambda **changes: dataclasses.replace(small_config(), **changes),
+                **{name: 8},
+            )
+            for name in (
+                "source_vocab_size", "target_vocab_size", "d_model", "n_layers",
+                "n_heads", "d_ff", "d_k", "d_v", "n_kv_heads", "max_len",
+            )
+        ),
+        (config(d_model=None), Type, "d_model must be an integer, got None"),
+        (config(d_model=10), Value, "d_model=10 is not divisible by n_heads=4"),
+        (config(n_heads=6), Value, "d_model=16 is not divisible by n_heads=6"),
+        (config(n_kv_heads=3), Value, "n_heads=4 is not divisible by n_kv_heads=3"),
+        (config(n_kv_heads=8), Value, "n_heads=4 is not divisible by n_kv_heads=8"),
+        (config(dropout=-0.5), Value, "dropout must be between 0 and 1, got -0.5"),
+        (config(dropout=NAN), Value, "dropout must be between 0 and 1, got nan"),
+        (config(dropout="0.1"), Type, "dropout must be a number, got '0.1'"),
+        (config(positions="rotary"), Value,
+         'positions must be "sinusoidal", "learned" or "none", got \'rotary\''),
+        (config(norm_first="False"), Type, "norm_first must be True or False, got 'Fa"),
+        (config(tie_embeddings=1), Type, "tie_embeddings must be True or False, got 1"),
+        (config(bias=None), Type, "bias must be True or False, got None"),
+        (config(target_vocab_size=12), Value,
+         "one vocabulary.*source_vocab_size=11 .*target_vocab_size=12.*tie_embeddings"),
+        (config(embedding_std=0.0), Value, "embedding_std must be a positive.*0.0"),
+        (config(embedding_std=NAN), Value, "embedding_std must be a positive.*nan"),
+        (config(pad_id=None), Type, "pad_id must be an integer token id, got None"),
+        (config(pad_id=-1), Value, "pad_id=-1 is not a token id"),
+        (config(pad_id=11), Value, "pad_id=11 is outside the vocabulary of 11"),
+    ],
+    "TransformerConfig.from_json": [
+        (new(aiayn.TransformerConfig.from_json, "{oops"), Value, "text .*JSON.*{oops"),
+        (new(aiayn.TransformerConfig.from_json, "[1, 2]"), Value, r"text .*JSON.*\[1, 2"),
+        (new(aiayn.TransformerConfig.from_json, "{}"), Value, "lacks.*source_vocab_size"),
+        (new(aiayn.TransformerConfig.from_json, '{"width": 3}'), Value, r"\['width'\]"),
+        (new(aiayn.TransformerConfig.from_json, small_config().to_json().replace(
+            '"n_heads": 4', '"n_heads": 5')), Value, "d_model=16 .*n_heads=5"),
+        (new(aiayn.TransformerConfig.from_json, None), Type, "text|JSON"),
+    ],
+    "TransformerConfig.base": size_rows(
+        lambda source_vocab_size: aiayn.TransformerConfig.base(source_vocab_size),
+        source_vocab_size=11,
+    ),
+    "TransformerConfig.big": [
+        (new(aiayn.TransformerConfig.big, 0), Value, "source_vocab_size .*1, got 0"),
+        (new(aiayn.TransformerConfig.big, 11, n_heads=7), Value, "=1024 .*n_heads=7"),
+    ],
+    "TransformerConfig.toy": [
+        (new(aiayn.TransformerConfig.toy, 0), Value, "source_vocab_size .*1, got 0"),
+        (new(aiayn.TransformerConfig.toy, 11, depth=2), Type, "depth"),
+    ],
+    "EncoderLayer": [
+        (new(aiayn.EncoderLayer, {"d_model": 8}), Type, "config .*TransformerConfig.*d_mod"),
+        (new(aiayn.EncoderLayer, small_config(), attention=None), Type, "attention .*None"),
+        (new(aiayn.EncoderLayer, small_config(), attend=3), Type, "attend .*got 3"),
+        (new(aiayn.EncoderLayer, small_config(n_kv_heads=2)), Value,
+         "n_kv_heads=2 .*GroupedQueryAttention"),
+    ],
+    "EncoderLayer.forward": [
+        (lambda w: w.layer(w.memory[..., :8]), Value, r"x must .*16.*\(2, 4, 8\)"),
+        (lambda w: w.layer(w.memory, torch.ones(2, 1, 1, 4)), Type, "mask .*float32"),
+        (lambda w: w.layer(w.memory, torch.ones(2, 1, 1, 3).bool()), Value,
+         r"mask of shape \(2, 1, 1, 3\)"),
+        (lambda w: w.layer(w.source), Type, "x must .*float.*int64"),
+    ],
+    "DecoderLayer": [
+        (new(aiayn.DecoderLayer, 512), Type, "config .*TransformerConfig.*512"),
+        (new(aiayn.DecoderLayer, small_config(), attention=3), Type, "attention .*got 3"),
+        (new(aiayn.DecoderLayer, small_config(), attend=None), Type, "attend .*None"),
+    ],
+    "DecoderLayer.forward": [
+        (lambda w: w.decoder_layer(w.memory[..., :8], w.memory), Value, "x must .*16"),
+        (lambda w: w.decoder_layer(w.memory, w.memory[..., :8]), Value,
+         r"key must .*16.*\(2, 4, 8\)"),
+        (lambda w: w.decoder_layer(w.memory, w.memory[:1]), Value, r"key must .*\(1, 4"),
+        (lambda w: w.decoder_layer(w.memory, w.memory, torch.ones(2, 1, 1, 4)), Type,
+         "mask .*float32"),
+        (lambda w: w.decoder_layer(
+            w.memory, w.memory, None, torch.ones(2, 1, 1, 9).bool()), Value,
+         r"mask of shape \(2, 1, 1, 9\)"),
+    ],
+    "Transformer": [
+        (new(drawn_from_a_seed, "base"), Type, "config .*TransformerConfig.*'base'"),
+        (new(drawn_from_a_seed, small_config(), attention="mha"), Type, "attention .*'mha'"),
+        (new(drawn_from_a_seed, small_config(), attend=None), Type, "attend .*None"),
+        (new(drawn_from_a_seed, small_config(), generator=0), Type,
+         "generator must be a torch.Generator.*got 0"),
+        (new(drawn_from_a_seed, small_config(n_kv_heads=2)), Value,
+         "n_kv_heads=2 .*GroupedQueryAttention"),
+    ],
+    "Transformer.reset_parameters": [
+        (lambda w: w.model.reset_parameters(3), Type, "generator .*Generator.*got 3"),
+    ],
+    "Transformer.forward": [
+        (lambda w: w.model(FLOATS, w.target), Type, "source .*integers.*float32"),
+        (lambda w: w.model(w.source, FLOATS.bool()), Type, "target .*integers.*torch.bool"),
+        (lambda w: w.model([[3, 4]], w.target), Type, "source .*integers.*list"),
+        (lambda w: w.model(w.source[0], w.target), Value, r"source must .*\(4,\)"),
+        (lambda w: w.model(w.source[:, :0], w.target), Value, r"source .*at least 1.*0\)"),
+        (lambda w: w.model(w.source, w.target[:, :0]), Value, r"target .*at least 1.*0\)"),
+        (lambda w: w.model(w.source[:1], w.target), Value, r"belong together.*\(1, 4\)"),
+        (lambda w: w.model(tokens(2, 33), w.target), Value, "length 33 .*max_len=32"),
+        (lambda w: w.model(w.source, tokens(2, 33)), Value, "length 33 .*max_len=32"),
+    ],
+    "Transformer.encode": [
+        (lambda w: w.model.encode(FLOATS), Type, "source .*integers.*float32"),
+        (lambda w: w.model.encode(w.source[:, :0]), Value, "source .*at least 1"),
+        (lambda w: w.model.encode(tokens(2, 33)), Value, "length 33 .*max_len=32"),
+    ],
+    "Transformer.decode": [
+        (lambda w: w.model.decode(w.target, w.memory[:, :2], w.source), Value,
+         r"belong together.*\(2, 5\), \(2, 2, 16\), \(2, 4\)"),
+        (lambda w: w.model.decode(w.target, w.memory[..., :8], w.source), Value,
+         r"memory must .*16.*\(2, 4, 8\)"),
+        (lambda w: w.model.decode(w.target, (w.memory,), w.source), Type,
+         "memory must be .*tuple"),
+        (lambda w: w.model.decode(w.target, w.memory, w.source.double()), Type,
+         "source .*integers.*float64"),
+        (lambda w: w.model.decode(w.target[:1], w.memory, w.source), Value, "together"),
+        (lambda w: w.model.decode(tokens(2, 30), w.memory, w.source, cache=w.cache), Value,
+         "length 33 .*max_len=32"),
+        (lambda w: w.model.decode(w.target[:, :0], w.memory, w.source, cache=w.cache),
+         Value, "target .*at least 1"),
+        (lambda w: w.model.decode(w.target[:, 3:], w.memory[:1], w.source, cache=w.cache),
+         Value, "together"),
+        (lambda w: w.model.decode(w.target, w.memory, w.source, cache=DecoderStore(3)),
+         Value, "cache must have 2 layers.*got 3"),
+    ],
+    "parameter_count": [
+        (new(aiayn.parameter_count, 512), Type, "config .*TransformerConfig.*512"),
+    ],
+    "record_attention": [
+        (lambda w: aiayn.record_attention(3).__enter__(), Type, "model .*module.*got 3"),
+        (
+            lambda w: aiayn.record_attention(w.feed_forward).__enter__(),
+            Value,
+            "model must hold a MultiHeadAttention, PositionwiseFeedForward has none",
+        ),
+    ],
+    "assert_causal": [
+        *assertion_rows(aiayn.assert_causal),
+        (lambda w: aiayn.assert_causal(
+            lambda s, t: torch.zeros(*t.shape, 11), w.source, w.target, vocab_size=11),
+         Value, "nothing is tested: .*position 0"),
+    ],
+    "assert_padding_invariant": assertion_rows(aiayn.assert_padding_invariant),
+    "load_torch_transformer": [
+        (lambda w: aiayn.load_torch_transformer(w.model, LINEAR), Type,
+         "theirs must be an nn.Transformer, got Linear"),
+        (lambda w: aiayn.load_torch_transformer(LINEAR, torch_model()), Type,
+         "model must be a Transformer, got Linear"),
+        (lambda w: aiayn.load_torch_transformer(w.model, torch_model(d_model=32)), Value,
+         r"expected shape .*16.*got .*32"),
+        (lambda w: aiayn.load_torch_transformer(w.model, torch_model(nhead=2)), Value,
+         "n_heads=4 .*got 2"),
+        (lambda w: aiayn.load_torch_transformer(
+            w.model, torch_model(num_decoder_layers=3)), Value, "decoder: .*2.* got 3"),
+        (lambda w: aiayn.load_torch_transformer(w.model, torch_model(bias=False)), Value,
+         "must both have biases"),
+        (lambda w: aiayn.load_torch_transformer(w.model, torch_model(activation="gelu")),
+         Value, "activation.*relu.*gelu"),
+    ],
+    # chapter 7
+    "most_likely": [
+        (new(decoding.most_likely, torch.full((1, 3), NAN)), Value, "logits hold NaN"),
+    ],
+    "greedy_decode": [
+        (greedy(model=LINEAR), Type, "model must have encode.*got Linear"),
+        (greedy(source=FLOATS), Type, "source .*integers.*float32"),
+        (greedy(source=FLOATS.bool()), Type, "source .*integers.*torch.bool"),
+        (greedy(source=[[3, 4]]), Type, "source .*integers.*list"),
+        (greedy(source=INTEGERS[0] + 3), Value, r"source must .*\(3,\)"),
+        (greedy(source=INTEGERS[:, :0]), Value, "source .*at least 1"),
+        (greedy(source=INTEGERS + 11), Value, "source holds token id 11, expected 0 to 10"),
+        (greedy(source=INTEGERS - 1), Value, "source holds token id -1, expected 0 to 10"),
+        (greedy(max_len=-1), Value, "max_len must be at least 0, got -1"),
+        (greedy(max_len=2.5), Type, "max_len must be an integer, got 2.5"),
+        (greedy(max_len="3"), Type, "max_len must be an integer, got '3'"),
+        (greedy(max_len=None), Type, "max_len must be an integer, got None"),
+        (greedy(max_len=torch.tensor([1.5, 2.0])), Type, "max_len .*integers.*float32"),
+        (greedy(max_len=torch.tensor([1, 2, 3])), Value, r"max_len .*2 rows.*\(3,\)"),
+        (greedy(max_len=torch.tensor([1, -2])), Value, "max_len must be at least 0"),
+        (greedy(bos_id=2), Value, "eos_id and bos_id are both 2"),
+        (greedy(pad_id=1), Value, "bos_id and pad_id are both 1"),
+        (greedy(eos_id=0), Value, "eos_id and pad_id are both 0"),
+        (greedy(pad_id=None), Type, "pad_id must be an integer token id, got None"),
+        (greedy(bos_id=-1), Value, "bos_id=-1 is not a token id"),
+        (greedy(eos_id=11), Value, "token id 11, expected 0 to 10"),
+        (greedy(cache=lambda w: w.cache), Value, "cache must be empty, it holds 3"),
+    ],
+    # chapter 13
+    "label_smoothed_loss": [
+        (new(aiayn.label_smoothed_loss, INTEGERS, INTEGERS[:, 0]), Type,
+         "logits .*float.*int64"),
+        (new(aiayn.label_smoothed_loss, [[0.0]], INTEGERS), Type, "logits .*float.*list"),
+        (new(aiayn.label_smoothed_loss, FLOATS, FLOATS[:, 0]), Type,
+         "targets .*integers.*float32"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS), Value,
+         r"logits \(2, 3\) and targets \(2, 3\)"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], smoothing=1.5), Value,
+         "smoothing must be between 0 and 1, got 1.5"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], smoothing=-0.1), Value,
+         "smoothing must be between 0 and 1, got -0.1"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], smoothing=NAN), Value,
+         "smoothing must be between 0 and 1, got nan"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], smoothing="0"), Type,
+         "smoothing must be a number, got '0'"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], pad_id=None), Type,
+         "pad_id must be an integer token id, got None"),
+    ],
+    "teacher_forcing": [
+        (new(training.teacher_forcing, INTEGERS[:, :1]), Value, r"target .*\(2, 1\)"),
+        (new(training.teacher_forcing, INTEGERS[0]), Value, r"target .*\(3,\)"),
+        (new(training.teacher_forcing, FLOATS), Type, "target .*integers.*float32"),
+    ],
+    "noam_rate": [
+        *size_rows(
+            lambda d_model, warmup: aiayn.noam_rate(1, d_model, warmup),
+            d_model=16, warmup=4,
+        ),
+        (new(aiayn.noam_rate, -1, 16), Value, "step must be at least 0, got -1"),
+        (new(aiayn.noam_rate, 1.5, 16), Type, "step must be an integer, got 1.5"),
+        (new(aiayn.noam_rate, NAN, 16), Type, "step must be an integer, got nan"),
+        (new(aiayn.noam_rate, 1, 16, factor=NAN), Value, "factor must be a positive.*nan"),
+        (new(aiayn.noam_rate, 1, 16, factor=INF), Value, "factor must be a positive.*inf"),
+        (new(aiayn.noam_rate, 1, 16, factor=0), Value, "factor must be a positive.*0"),
+        (new(aiayn.noam_rate, 1, 16, factor="1"), Type, "factor must be a number, got '1'"),
+    ],
+    "NoamSchedule": [
+        (lambda w: aiayn.NoamSchedule(w.optimizer, 0), Value, "d_model must be at least 1"),
+        (lambda w: aiayn.NoamSchedule(w.optimizer, 16, 0), Value, "warmup .*1, got 0"),
+        (lambda w: aiayn.NoamSchedule(w.optimizer, 16, 2.5), Type, "warmup .*got 2.5"),
+        (lambda w: aiayn.NoamSchedule(w.optimizer, 16, factor=NAN), Value, "factor .*nan"),
+        (lambda w: aiayn.NoamSchedule(w.model, 16), Type, "optimizer must be .*got"),
+    ],
+    "train": [
+        (train(smoothing=1.5), Value, "smoothing must be between 0 and 1, got 1.5"),
+        (train(smoothing=1.5, batches=[]), Value, "smoothing must be between 0 and 1"),
+        (train(pad_id=None), Type, "pad_id must be an integer token id, got None"),
+        (train(optimizer=None), Type, "optimizer must be .*got None"),
+        (train(batches=lambda w: [(w.source + 11, w.target)]), Value,
+         r"source holds token id \d+, expected 0 to 10"),
+        (train(batches=lambda w: [(w.source, w.target + 11)]), Value,
+         r"target holds token id \d+, expected 0 to 10"),
+        (train(batches=lambda w: [(w.source, w.target - 20)]), Value,
+         r"target holds token id -\d+, expected 0 to 10"),
+        (train(batches=lambda w: [(w.source.double(), w.target)]), Type,
+         "source .*integers.*float64"),
+        (train(batches=lambda w: [(w.source, w.target.double())]), Type,
+         "target .*integers.*float64"),
+        (train(batches=lambda w: [(w.source, w.target[:, :1])]), Value,
+         r"target must .*\(2, 1\)"),
+        (with_rate(INF), Value, "learning rate must be finite, got inf"),
+        (with_rate(NAN), Value, "learning rate must be finite, got nan"),
+    ],
+    # chapter 14
+    "part_of": [
+        (new(copy_task.part_of, [3, 300]), Value, "300|range"),
+    ],
+    "CopyTask": [
+        *size_rows(aiayn.CopyTask, n_symbols=10, max_length=20),
+        (new(aiayn.CopyTask, 254), Value, "n_symbols must be at most 253, got 254"),
+    ],
+    "CopyTask.draw": [
+        (lambda w: w.task.draw("train", 3, w.generator), Value,
+         'part must be "training", "validation" or "test", got \'train\''),
+        (lambda w: w.task.draw("test", -1, w.generator), Value, "count .*0, got -1"),
+        (lambda w: w.task.draw("test", 1.5, w.generator), Type, "count .*integer, got 1.5"),
+        (lambda w: aiayn.CopyTask(1, 1).draw("test", 1, seeded(0)), Value,
+         'part.*"?test"?'),
+        (lambda w: aiayn.CopyTask(1, 1).draw("validation", 1, seeded(0)), Value,
+         'part.*"?validation"?'),
+    ],
+    "to_tensors": [
+        (lambda w: copy_task.to_tensors(w.task, []), Value, "sequences .*empty|at least"),
+        (lambda w: copy_task.to_tensors(w.task, [(3,), ()]), Value, r"3 to 12.*\(\)"),
+        (lambda w: copy_task.to_tensors(w.task, [(3, 13)]), Value, r"3 to 12.*\(3, 13\)"),
+        (lambda w: copy_task.to_tensors(w.task, [(2,)]), Value, r"3 to 12.*\(2,\)"),
+        (lambda w: copy_task.to_tensors(w.task, [(3.5,)]), Value, r"3 to 12.*3.5"),
+    ],
+    "training_batches": [
+        (lambda w: copy_task.training_batches(w.task, 0, w.generator, "cpu"), Value,
+         "batch_size must be at least 1, got 0"),
+        (lambda w: copy_task.training_batches(w.task, 2.5, w.generator, "cpu"), Type,
+         "batch_size must be an integer, got 2.5"),
+    ],
+    "short_sequences": [
+        (lambda w: copy_task.short_sequences(w.task, "all"), Value, "part must be .*'all'"),
+    ],
+    "held_out_set": [
+        (lambda w: copy_task.held_out_set(w.task, 0), Value, "count .*at least 1.*0"),
+        (lambda w: copy_task.held_out_set(w.task, 1.5), Type, "count .*integer, got 1.5"),
+        (lambda w: copy_task.held_out_set(aiayn.CopyTask(2, 3), 10), Value,
+         "14 sequences.*10|10.*14"),
+    ],
+    "exact_match": [
+        (lambda w: aiayn.exact_match(w.training, w.task, []), Value, "sequences is empty"),
+        (lambda w: aiayn.exact_match(w.training, w.task, [(3, 99)]), Value,
+         r"3 to 12.*\(3, 99\)"),
+        (lambda w: aiayn.exact_match(w.training, w.task, [(12,)]), Value,
+         "token id 12, expected 0 to 10"),
+        (lambda w: aiayn.exact_match(w.training, w.task, [(3,)], batch_size=0), Value,
+         "batch_size must be at least 1, got 0"),
+        (lambda w: aiayn.exact_match(w.training, w.task, [(3,)], batch_size="5"), Type,
+         "batch_size must be an integer, got '5'"),
+        (lambda w: aiayn.exact_match(w.training, w.task, [(3,) * 40]), Value, "max_len=32"),
+    ],
+    "train_copy_model": [
+        (recipe(config=aiayn.TransformerConfig.toy(9)), Value, "13 .*config.* 9|9.* 13"),
+        (recipe(config=aiayn.TransformerConfig.toy(13, max_len=21)), Value,
+         "max_len.*22.*21|max_len=21.*22"),
+        (recipe(config=aiayn.TransformerConfig.toy(13, pad_id=3)), Value, "pad_id.*3.*0"),
+        (recipe(peak_rate=NAN), Value, "peak_rate must be a positive number, got nan"),
+        (recipe(peak_rate=INF), Value, "peak_rate must be a positive number, got inf"),
+        (recipe(peak_rate=0.0), Value, "peak_rate must be a positive number, got 0.0"),
+        (recipe(peak_rate="1"), Type, "peak_rate must be a number, got '1'"),
+        (recipe(smoothing=1.5), Value, "smoothing must be between 0 and 1, got 1.5"),
+        *size_rows(
+            aiayn.train_copy_model, batch_size=4, warmup=4, validate_every=2, max_steps=1
+        ),
+    ],
+    "copy_optimizer": [
+        (lambda w: copy_task.copy_optimizer(w.model, 0.1, 0), Value, "warmup .*got 0"),
+    ],
+    # what every chapter shares
+    "device": [],  # test_a_device_that_does_not_exist, below
+    "draw_into": [
+        (lambda w: roles.draw_into(torch.zeros(2), nn.init.normal_, 3), Type,
+         "generator must be a torch.Generator.*got 3"),
+    ],
+    "check_token_ids": [
+        (new(roles.check_token_ids, INTEGERS + 11, 11), Value, "tokens .*11.*0 to 10"),
+        (new(roles.check_token_ids, INTEGERS - 2, 11), Value, "tokens .*-2.*0 to 10"),
+        (new(roles.check_token_ids, FLOATS, 11, "source"), Type, "source .*float32"),
+    ],
+    "check_token_roles": [
+        (lambda w: roles.check_token_roles(pad_id=0, eos_id=0), Value,
+         "eos_id and pad_id are both 0"),
+        (lambda w: roles.check_token_roles(pad_id=-100), Value, "pad_id=-100 .*start at 0"),
+        (lambda w: roles.check_token_roles(pad_id=None), Type, "pad_id .*integer.*None"),
+        (lambda w: roles.check_token_roles(pad_id=0.0), Type, "pad_id .*integer.*0.0"),
+        (lambda w: roles.check_token_roles(pad_id=True), Type, "pad_id .*integer.*True"),
+    ],
+}  # fmt: skip
+
+# What has no bad input of its own, and why.
+EXEMPT = {
+    "__version__": "a constant",
+    "BOS": "a constant",
+    "EOS": "a constant",
+    "PAD": "a constant",
+    "Seq2Seq": "a protocol: greedy_decode refuses what does not follow it",
+    "Seq2Seq.encode": "a protocol has no body",
+    "Seq2Seq.decode": "a protocol has no body",
+    "describe": "shows any value",
+    "residual": "called by Sublayer.forward, which has its rows",
+    "merge_heads": "undoes split_heads on what the module itself made",
+    "mixing_weights": "calls mix, whose attend checks",
+    "MultiHeadAttention.project": "called by forward and weights, which check",
+    "MultiHeadAttention.mix": "hands everything to attend, which checks",
+    "PositionalEncoding.rows": "called by forward, which checks",
+    "LearnedPositionalEncoding.rows": "called by forward, which checks",
+    "JsonFields": "a base class: TransformerConfig.from_json has its rows",
+    "JsonFields.from_json": "see TransformerConfig.from_json",
+    "TransformerParts": "the constructor of Transformer, which has its rows",
+    "TransformerParts.reset_parameters": "see Transformer.reset_parameters",
+    "NoPositions": "takes no argument",
+    "NoPositions.forward": "returns what it got",
+    "build_attention": "called by the layers, which have its rows",
+    "build_sublayer": "called by the layers with a configuration that was checked",
+    "build_positions": "called by Transformer with a configuration that was checked",
+    "build_embeddings": "called by Transformer with a configuration that was checked",
+    "initialise": "called by Transformer.reset_parameters, which has its rows",
+    "begin_step": "called by Transformer.decode, which has its rows",
+    "count_positions": "called by the model with a mask that it made",
+    "torch_layer_pairs": "called by load_torch_transformer, which checks",
+    "copied": "called by exact_match, which checks",
+    "validation_set": "called by train_copy_model, which checks",
+    "CopyRun": "a record that train_copy_model fills",
+}
+CHECKS = ("check_", "refuse_")  # a check is tested through the rows of what calls it
+
+
+def public_names() -> set[str]:
+    """Names of the package and of each module, and the methods of public classes."""
+    names = set(aiayn.__all__)
+    for info in pkgutil.iter_modules(aiayn.__path__):
+        module = importlib.import_module(f"aiayn.{info.name}")
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            names.add(name)
+            for method, value in vars(thing).items() if inspect.isclass(thing) else ():
+                function = getattr(value, "__func__", value)
+                if method.startswith("_") or not inspect.isfunction(function):
+                    continue
+                if len(inspect.signature(function).parameters) > 1:
+                    names.add(f"{name}.{method}")
+    return names
+
+
+def test_every_public_name_has_a_row_or_a_reason():
+    names = public_names()
+    covered = ROWS.keys() | EXEMPT.keys()
+    missing = {n for n in names - covered if not n.startswith(CHECKS)}
+    assert not missing, f"no bad input is listed for {sorted(missing)}"
+    inherited = {"Transformer.reset_parameters", "TransformerConfig.from_json"}
+    gone = covered - names - inherited
+    assert not gone, f"these are no public names any more: {sorted(gone)}"
+    assert not ROWS.keys() & EXEMPT.keys()
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        pytest.param(*row, id=f"{name}-{i}")
+        for name, rows in ROWS.items()
+        for i, row in enumerate(rows)
+    ],
+)
+def test_bad_input(call, error, message):
+    w = world()
+    before = state()
+    with pytest.raises(error, match=message) as caught:
+        call(w)
+    assert type(caught.value) is error
+    assert_unchanged(before, state())
+
+
+def test_the_comparison_of_states_sees_a_change():
+    w = world()
+    for change, undo in (
+        (lambda: w.model.train(), lambda: w.model.eval()),
+        (lambda: torch.rand(1), lambda: None),
+        (lambda: w.model.encoder_norm.register_buffer("more", torch.ones(1)),
+         lambda: delattr(w.model.encoder_norm, "more")),
+        (lambda: w.cache.is_token.logical_not_(), lambda: w.cache.is_token.logical_not_()),
+        (lambda: w.optimizer.param_groups[0].update(lr=7.0), lambda: None),
+    ):  # fmt: skip
+        before = state()
+        change()
+        with pytest.raises(AssertionError):
+            assert_unchanged(before, state())
+        undo()
+    w.optimizer.param_groups[0]["lr"] = w.schedule.get_last_lr()[0]
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize("name", ["gpu0", "cpu:x", "7.5"])
+def test_a_device_that_does_not_exist(monkeypatch, name):
+    monkeypatch.setenv("AIAYN_DEVICE", name)
+    with pytest.raises(ValueError, match=f"AIAYN_DEVICE='{name}' is not a device"):
+        aiayn.device()
+
+
+def test_none_of_the_shared_weights_is_nan():
+    """A world full of NaN would compare as changed, or hide that it was."""
+    for name, value in state().items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            assert value.isfinite().all(), name
