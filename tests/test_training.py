@@ -86,7 +86,7 @@ def test_padding_counts_in_neither_sum_nor_mean(padding):
     """pytorch#73205, transformers#5919: the mean over places, padding included."""
     logits, targets = normal(3, 5), torch.tensor([2, 4, 1])
     expected = label_smoothed_loss(logits, targets)
-    for fill in (0.0, 1e4):
+    for fill in (0.0, 1e4, math.inf, math.nan):
         longer = torch.cat([logits, torch.full((padding, 5), fill).double()])
         longer.requires_grad_()
         more = torch.cat([targets, torch.zeros(padding, dtype=torch.long)])
@@ -466,6 +466,21 @@ def test_a_loss_that_is_not_finite_reaches_no_weight():
         assert torch.equal(state["exp_avg"], moment)
         assert state["step"] == 2
     assert optimizer.param_groups[0]["lr"] == rate
+
+
+def test_a_gradient_that_is_not_finite_reaches_no_weight():
+    """The loss is finite, the slope of a square root at 0 is not."""
+    model = small_model()
+    plain = model.forward
+    zero = lambda: model.target_embedding.weight.sum() * 0
+    model.forward = lambda source, target: plain(source, target) + zero().sqrt()
+    optimizer = torch.optim.Adam(model.parameters())
+    before = {name: w.clone() for name, w in model.state_dict().items()}
+    with pytest.raises(FloatingPointError, match="gradient norm of update 1 is nan"):
+        train(model, batches(2), optimizer=optimizer)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name]), name
+    assert not optimizer.state
 
 
 @pytest.mark.usefixtures("no_shape_checks")  # beartype draws from Python's random
