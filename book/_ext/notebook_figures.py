@@ -49,7 +49,7 @@ def inline(svg, alt, prefix):
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}\1)", svg)
     svg = re.sub(r"(stroke|fill): #000000", r"\1: currentColor", svg)
-    svg = svg.replace("<text ", '<text fill="currentColor" ')
+    svg = re.sub(r"<text\b", '<text fill="currentColor"', svg)
     svg = COLOR.sub(lambda match: VARIABLES[match[0].lower()], svg)
 
     def root(match):

@@ -56,6 +56,21 @@ def test_the_switch_recolours_text_and_plots(tab, site, chapters):
     assert tab.locator(PLOTTED).first.evaluate(colour) != before
 
 
+def test_every_label_of_a_plot_is_light_in_the_dark(tab, site, chapters):
+    tab.emulate_media(color_scheme="dark")
+    plotted = [c for c in chapters if 'class="plot"' in (site / c).read_text("utf8")]
+    assert plotted
+    for name in plotted:
+        tab.goto((site / name).as_uri())
+        fills = tab.locator(f"{PLOTTED}, {PLOTTED} tspan").evaluate_all(
+            "all => all.map(e => getComputedStyle(e).fill)"
+        )
+        assert fills
+        for fill in set(fills):
+            red, green, blue = (int(n) for n in fill[4:-1].split(","))
+            assert min(red, green, blue) > 100, (name, fill)
+
+
 def test_search_finds_a_word_from_a_file(tab, site):
     tab.goto((site / "book/conventions.html").as_uri())
     tab.keyboard.press("Control+k")
