@@ -37,6 +37,7 @@ def variables(root, fixed=True):
     env = dict(os.environ)
     env["PYTHONPATH"] = str(Path(root) / "src")
     env["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
+    env["AIAYN_FIGURES"] = "external"  # the pages bring the figures' style and script
     if fixed:
         env.update(FIXED)
     return env

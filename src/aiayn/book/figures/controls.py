@@ -1,0 +1,89 @@
+"""What a reader can set: sliders, switches and choices."""
+
+from collections.abc import Sequence
+from html import escape
+
+from .numbers import with_minus
+
+MOST_BUTTONS = 4  # alternatives that stand side by side; more go into a menu
+
+
+class Control:
+    """What a reader can set: one of a list of values."""
+
+    def __init__(self, name: str, label: str, values: Sequence, start):
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"name={name!r} cannot be the name of a parameter")
+        values = list(values)
+        if len(values) < 2:
+            raise ValueError(f"{name}: {len(values)} values, expected two or more")
+        if any(values.index(value) != i for i, value in enumerate(values)):
+            raise ValueError(f"{name}: values={values} has a value twice")
+        if start not in values:
+            raise ValueError(f"{name}: start={start!r} is not one of {values}")
+        self.name, self.label, self.values = name, label, values
+        self.start = values.index(start)
+        self.texts = [self.text(value) for value in values]
+
+    def text(self, value) -> str:
+        if isinstance(value, float):
+            return with_minus(f"{value:.4g}")
+        return with_minus(str(value)) if isinstance(value, int) else str(value)
+
+
+class Slider(Control):
+    """An ordered list of values."""
+
+    def html(self) -> str:
+        longest = max(map(len, self.texts))
+        return (
+            f'<label class="slider"><span>{escape(self.label)}</span>'
+            f'<input type="range" min="0" max="{len(self.values) - 1}" step="1" '
+            f'value="{self.start}" aria-valuetext="{escape(self.texts[self.start])}" '
+            f'data-control autocomplete="off"><b aria-hidden="true" '
+            f'style="min-width:{longest}ch">{escape(self.texts[self.start])}</b></label>'
+        )
+
+
+class Switch(Control):
+    """False or True."""
+
+    def __init__(self, name: str, label: str, start: bool = False):
+        if not isinstance(start, bool):
+            raise TypeError(f"{name}: start={start!r} is neither True nor False")
+        super().__init__(name, label, (False, True), start)
+
+    def text(self, value) -> str:
+        return "on" if value else "off"
+
+    def html(self) -> str:
+        checked = " checked" if self.start else ""
+        return (
+            '<label class="switch"><input type="checkbox" role="switch" data-control '
+            f'autocomplete="off"{checked}><span>{escape(self.label)}</span></label>'
+        )
+
+
+class Choice(Control):
+    """A few alternatives."""
+
+    def html(self) -> str:
+        if len(self.values) > MOST_BUTTONS:
+            options = "".join(
+                f"<option{' selected' if i == self.start else ''}>{escape(t)}</option>"
+                for i, t in enumerate(self.texts)
+            )
+            return (
+                f'<label class="menu"><span>{escape(self.label)}</span>'
+                f'<select data-control autocomplete="off">{options}</select></label>'
+            )
+        buttons = "".join(
+            f'<label><input type="radio" name="{self.name}" value="{i}" '
+            f'autocomplete="off"{" checked" if i == self.start else ""}>'
+            f"<span>{escape(text)}</span></label>"
+            for i, text in enumerate(self.texts)
+        )
+        return (
+            f'<fieldset class="choice" data-control><legend>{escape(self.label)}</legend>'
+            f"<div>{buttons}</div></fieldset>"
+        )

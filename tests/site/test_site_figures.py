@@ -1,0 +1,335 @@
+"""Interactive figures in a browser: the numbers, the keyboard, other hosts, no script.
+
+Every figure of every page is walked through its states; a new one needs no new test.
+The figures of tests/figure_examples.py are walked too, on a page of their own.
+"""
+
+import math
+import os
+import re
+import sys
+from pathlib import Path
+
+import figure_walk
+import pytest
+import torch
+from visits import Visitor
+
+TESTS = Path(__file__).resolve().parents[1]
+SITE = Path(os.environ.get("AIAYN_SITE", TESTS.parent / "_build" / "html")).resolve()
+EXAMPLES = "examples"
+DARK = "document.documentElement.dataset.theme = 'dark'"
+
+
+def pytest_generate_tests(metafunc):
+    if "figures_page" in metafunc.fixturenames:
+        pages = [
+            path.relative_to(SITE).as_posix()
+            for path in sorted(SITE.rglob("*.html"))
+            if "<aiayn-figure" in path.read_text("utf8")
+        ]
+        metafunc.parametrize("figures_page", [EXAMPLES, *pages])
+
+
+@pytest.fixture(scope="session")
+def examples(tmp_path_factory):
+    """A folder with a page of the examples, as a reader's own notebook shows them."""
+    sys.path.insert(0, str(TESTS))
+    from figure_examples import EXAMPLES
+
+    before = os.environ.pop("AIAYN_FIGURES", None)
+    outputs = [
+        make()._repr_mimebundle_()["text/html"] for _, make in sorted(EXAMPLES.items())
+    ]
+    if before is not None:
+        os.environ["AIAYN_FIGURES"] = before
+    folder = tmp_path_factory.mktemp("figures")
+    (folder / "examples.html").write_text(
+        '<!doctype html><html lang="en" data-theme="light"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><title>Figures</title>'
+        "<style>html[data-theme=dark] { background: #15181c; color: #dedbd5; }</style>"
+        f"<main><h1>Figures</h1>{''.join(outputs)}</main></html>",
+        encoding="utf-8",
+    )
+    return folder
+
+
+@pytest.fixture
+def address(figures_page, site, examples):
+    if figures_page == EXAMPLES:
+        return (examples / "examples.html").as_uri()
+    return (site / figures_page).as_uri()
+
+
+@pytest.fixture
+def tab(browser):
+    """A tab that must stay silent and can reach files only."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    messages = []
+    context.route(
+        re.compile("^(?!file:|data:|about:)"),
+        lambda route: (messages.append(route.request.url), route.abort()),
+    )
+    page = context.new_page()
+    page.on(
+        "console", lambda m: m.type in ("error", "warning") and messages.append(m.text)
+    )
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    yield page
+    context.close()
+    assert messages == []
+
+
+def figures_of(tab):
+    """Every figure of the page, with folds opened so that keys can reach them."""
+    tab.evaluate(
+        "for (const fold of document.querySelectorAll('details:has(aiayn-figure)'))"
+        "  fold.open = true"
+    )
+    found = tab.locator("aiayn-figure").all()
+    assert found
+    return found
+
+
+# ---- on every page -----------------------------------------------------------------
+def test_the_first_state_is_there_without_script(browser, address):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address)
+    for figure in page.locator("aiayn-figure").all():
+        data = figure_walk.stored(figure)
+        start = figure.evaluate(figure_walk.STATE)
+        figure_walk.check(data, start, figure.evaluate(figure_walk.READ))
+        assert figure.locator(".controls").evaluate("e => e.disabled")
+    context.close()
+
+
+def test_every_state_shows_its_numbers_by_keyboard(tab, address):
+    tab.goto(address)
+    for figure in figures_of(tab):
+        data, seen, words = figure_walk.stored(figure), set(), set()
+        assert not figure.locator(".controls").evaluate("e => e.disabled")
+        for state, shown in figure_walk.walk(figure, data):
+            figure_walk.check(data, state, shown)
+            seen.add(state)
+            words |= {panel["words"] for panel in shown if panel["words"]}
+        sizes = [len(texts) for texts in data["texts"]]
+        for control, size in enumerate(sizes):
+            assert len({state[control] for state in seen}) >= min(size, 8)
+        if figure.locator("output").count():
+            assert len(words) > 1, "the words do not follow the controls"
+            for output in figure.locator("output").all():
+                assert output.get_attribute("aria-live") == "polite"
+
+
+def test_a_slider_says_its_value(tab, address):
+    tab.goto(address)
+    for figure in figures_of(tab):
+        data = figure_walk.stored(figure)
+        controls = figure.locator("[data-control]").all()
+        for control, texts in zip(controls, data["texts"], strict=True):
+            if control.get_attribute("type") != "range":
+                continue
+            control.focus()
+            tab.keyboard.press("Home")
+            assert control.get_attribute("aria-valuetext") == texts[0]
+            tab.keyboard.press("End")
+            assert control.get_attribute("aria-valuetext") == texts[-1]
+            assert control.locator("xpath=../b").text_content() == texts[-1]
+
+
+def test_the_arrow_keys_walk_over_a_grid_and_say_each_cell(tab, address):
+    tab.goto(address)
+    for figure in figures_of(tab):
+        for grid in figure.locator(".panel.grid").all():
+            rows = grid.locator("tbody tr")
+            entry = grid.locator("td[tabindex='0']")
+            assert entry.count() == 1, "Tab enters a grid at one cell"
+            entry.focus()
+            tab.keyboard.press("Home")
+            said = set()
+            for _ in range(rows.count()):
+                tab.keyboard.press("End")
+                said.add(grid.locator(".cell").text_content())
+                tab.keyboard.press("ArrowDown")
+            assert all(said)
+            assert len(said) == rows.count()
+            assert grid.locator("td[tabindex='0']").count() == 1
+            assert grid.locator("th.on").count() == 2
+            assert tab.evaluate("scrollX") == 0
+
+
+def test_the_dark_theme_recolours_without_a_reload(tab, address):
+    tab.emulate_media(color_scheme="light")
+    tab.goto(address)
+    tab.evaluate("document.documentElement.dataset.theme = 'light'")
+    colours = """figure => [...figure.querySelectorAll(
+        '.label, .line, .area, .axis, td[style], td.yes, th, b')].map(e => {
+          const style = getComputedStyle(e);
+          return [style.color, style.fill, style.stroke, style.backgroundColor].join();
+        })"""
+    for figure in figures_of(tab):
+        before = figure.evaluate(colours)
+        tab.evaluate(DARK)
+        after = figure.evaluate(colours)
+        tab.evaluate("document.documentElement.dataset.theme = 'light'")
+        assert len(before) == len(after) > 0
+        assert [a for a, b in zip(before, after, strict=True) if a == b] == []
+
+
+def test_nothing_moves_and_nothing_is_wide_on_a_phone(tab, address):
+    tab.emulate_media(reduced_motion="reduce")
+    for width in (320, 390):
+        tab.set_viewport_size({"width": width, "height": 800})
+        tab.goto(address)
+        for figure in figures_of(tab):
+            folds = figure.locator("details").all()
+            for fold in folds:
+                fold.evaluate("fold => fold.open = true")
+            assert figure.evaluate("e => e.getBoundingClientRect().right") <= width
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    animated = "document.getAnimations().length"
+    assert tab.evaluate(animated) == 0
+
+
+# ---- hosts and files ---------------------------------------------------------------
+def test_the_examples_are_accessible_and_fit(browser, examples):
+    with Visitor(browser, examples) as visitor:
+        visit = visitor.visit("examples.html")
+    assert {mode: found for mode, found in visit.axe.items() if found} == {}
+    assert visit.overflow == {390: [], 320: []}
+    assert visit.messages == visit.outside == visit.failed == []
+
+
+def test_a_figure_lives_in_a_sandboxed_frame_with_a_strict_policy(tab, examples):
+    """As Colab shows an output: another origin, only inline style and script."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+    whole = (examples / "examples.html").read_text("utf8")
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+    inner = whole.replace('<meta charset="utf-8">', f'<meta charset="utf-8">{head}')
+    escaped = inner.replace("&", "&amp;").replace('"', "&quot;")
+    tab.set_content(
+        f'<iframe sandbox="allow-scripts" width="1000" height="800" srcdoc="{escaped}">'
+    )
+    frame = tab.frame_locator("iframe")
+    figure = frame.locator("aiayn-figure").last
+    figure.locator("xpath=self::*[@data-ready]").wait_for(state="attached")
+    data = figure_walk.stored(figure)
+    for state, shown in figure_walk.walk(figure, data):
+        figure_walk.check(data, state, shown)
+
+
+def test_a_host_s_own_keys_do_not_fire_in_a_figure(tab, examples):
+    tab.goto((examples / "examples.html").as_uri())
+    tab.evaluate(
+        "window.heard = [];addEventListener('keydown', event => heard.push(event.key))"
+    )
+    tab.locator("input[type=range]").first.focus()
+    for key in ("ArrowDown", "ArrowRight", "d", "Enter", "Home"):
+        tab.keyboard.press(key)
+    tab.locator("td[tabindex='0']").first.focus()
+    for key in ("ArrowDown", "j", "x", "End"):
+        tab.keyboard.press(key)
+    assert tab.evaluate("heard") == []
+    tab.keyboard.press("Control+k")  # the search of the book
+    assert tab.evaluate("heard").count("k") == 1
+
+
+def test_the_pointer_reads_a_plot(tab, examples):
+    tab.goto((examples / "examples.html").as_uri())
+    panel = tab.locator(".panel.curve").first
+    svg = panel.locator("svg")
+    svg.scroll_into_view_if_needed()
+    box = svg.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] - 1, box["y"] + 20)
+    *_, last = panel.locator("tbody tr").all()
+    name, *numbers = last.locator("th, td").all_text_contents()
+    said = panel.locator(".read").text_content()
+    assert said.startswith(f"{name}: ")
+    assert all(number in said for number in numbers)
+    tab.mouse.move(0, 0)
+    assert panel.locator(".read").text_content() == ""
+
+
+def test_paper_shows_the_state_and_no_folds(tab, examples):
+    tab.goto((examples / "examples.html").as_uri())
+    tab.emulate_media(media="print")
+    for figure in tab.locator("aiayn-figure").all():
+        assert figure.locator("output").first.is_visible()
+        for fold in figure.locator("details").all():
+            assert fold.is_hidden()
+
+
+def test_style_and_script_are_linked_once_and_where_a_figure_is(site, pages):
+    for page in pages:
+        text = (site / page).read_text("utf8")
+        wanted = int("<aiayn-figure" in text)
+        assert len(re.findall(r'<script[^>]*src="[^"]*figures\.js', text)) == wanted, (
+            page
+        )
+        assert len(re.findall(r'<link[^>]*href="[^"]*figures\.css', text)) == wanted, (
+            page
+        )
+        assert "data-aiayn" not in text, page
+
+
+def test_an_inlined_runtime_is_stripped(monkeypatch):
+    monkeypatch.syspath_prepend(str(TESTS.parent / "book" / "_ext"))
+    import interactive_figures
+
+    output = (
+        "<aiayn-figure><script>1</script></aiayn-figure>\n"
+        "<style data-aiayn>\na</style>\n<script data-aiayn>\nb</script>\n"
+    )
+    assert interactive_figures.RUNTIME.sub("", output) == output.split("\n")[0] + "\n"
+
+
+# ---- the numbers of the examples, computed anew ------------------------------------
+def opened(tab, examples, title):
+    tab.goto((examples / "examples.html").as_uri())
+    return tab.locator("aiayn-figure").filter(has_text=title).first
+
+
+def test_the_mask_explorer_shows_masks_and_weights(tab, examples):
+    figure = opened(tab, examples, "Which keys a query may attend to")
+    data = figure_walk.stored(figure)
+    generators = [torch.Generator().manual_seed(seed) for seed in (3, 4)]
+    queries, keys = (torch.randn(6, 4, generator=g).double() for g in generators)
+    for state, shown in figure_walk.walk(figure, data):
+        n_queries, n_keys, causal, padding = state
+        n_queries, n_keys = n_queries + 1, n_keys + 1
+        mask, weights, _ = shown
+        for i in range(n_queries):
+            allowed = [
+                j < n_keys - padding
+                and (not causal or j - n_keys <= i - n_queries)  # the last rows align
+                for j in range(n_keys)
+            ]
+            marks = mask["rows"][i + 1][1:]
+            assert marks == ["✓" if a else "·" for a in allowed], (state, i)
+            scores = [float(queries[i] @ keys[j]) / 2 for j in range(n_keys)]
+            shares = [math.exp(s) * a for s, a in zip(scores, allowed, strict=True)]
+            for share, text in zip(shares, weights["rows"][i + 1][1:], strict=True):
+                assert abs(share / (sum(shares) or 1) - float(text)) < 0.00501
+
+
+def test_the_encoding_explorer_shows_sines_and_cosines(tab, examples):
+    figure = opened(tab, examples, "One position, one wave")
+    data = figure_walk.stored(figure)
+    pairs = torch.arange(8, dtype=torch.float64)
+    angle = torch.arange(64)[:, None] / 10000 ** (pairs / 8)
+    exact = torch.stack([angle.sin(), angle.cos()], -1).reshape(64, 16)
+
+    def near(texts, numbers):
+        numbers = numbers.flatten().tolist()
+        for text, number in zip(texts, numbers, strict=True):
+            assert abs(float(text.replace("−", "-")) - number) < 0.00501
+
+    for (position, pair), shown in figure_walk.walk(figure, data, most=20):
+        row, wave, products, *_ = shown
+        near([text for _, text in row["rows"][1:]], exact[position])
+        both = exact[:, 2 * pair : 2 * pair + 2]
+        near([text for _, *texts in wave["rows"][1:] for text in texts], both)
+        near([text for _, text in products["rows"][1:]], exact @ exact[position])
+        place = figure_walk.points(wave["paths"]["mark"])[0]
+        assert abs(place - 100 * position / 63) < 0.01
