@@ -10,6 +10,18 @@
   };
   addEventListener("load", sweep);
   addEventListener("resize", sweep);
+  addEventListener("toggle", sweep, true); // what a fold held back has no size until now
+  // A link into a fold opens it, and so does a link to the heading above one.
+  const unfold = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const own = target?.querySelector(":scope > details.fold:not(.solution)");
+    for (let fold = own ?? target; fold; fold = fold.parentElement) {
+      if (fold.localName === "details") fold.open = true;
+    }
+    if (target?.closest("details")) target.scrollIntoView();
+  };
+  addEventListener("hashchange", unfold);
+  addEventListener("DOMContentLoaded", unfold);
   // Paper cannot unfold; the screen gets its folds back afterwards.
   let closed = [];
   addEventListener("beforeprint", () => {

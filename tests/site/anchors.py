@@ -1,4 +1,4 @@
-"""The site's permanent addresses: equations, figures, results, sections.
+"""The site's permanent addresses: equations, figures, results, terms, sections.
 
     python tests/site/anchors.py    adds the addresses of a newly built site
 
@@ -14,14 +14,16 @@ from documents import read
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
-LABELLED = re.compile(r"(eq|res|fig|tab|thm|ex|sol|sec)-[a-z0-9-]+")
+LABELLED = re.compile(r"(eq|res|fig|tab|thm|ex|sol|sec|term)-[a-z0-9-]+")
+TEXTS = ("index", "book/preface", "book/paper", "book/conventions", "book/glossary")
 AUTOMATIC = re.compile(r"id\d+")  # numbered by order: moves when text is added
 
 
 def anchors(site):
     """Every address of the site that readers may have kept, sorted."""
     found = set()
-    for path in [site / "index.html", *site.glob("notebooks/*.html")]:
+    texts = [site / f"{name}.html" for name in TEXTS]
+    for path in [*texts, *site.glob("notebooks/*.html")]:
         page, document = path.relative_to(site).as_posix(), read(path)
         own = {name for name in document.ids if LABELLED.fullmatch(name)}
         own |= {name for name in document.sections if not AUTOMATIC.fullmatch(name)}

@@ -89,3 +89,26 @@ def visitor(browser, site):
 def visit(page, visitor):
     """What a visit to this page found; each page is visited once a session."""
     return visitor.visit(page)
+
+
+@pytest.fixture
+def tab(browser):
+    """A fresh tab that can reach files only and must stay silent."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.route(
+        "**/*",
+        lambda route: (
+            route.continue_()
+            if route.request.url.startswith(("file:", "data:"))
+            else route.abort()
+        ),
+    )
+    page, messages = context.new_page(), []
+    page.on(
+        "console",
+        lambda m: m.type in ("error", "warning") and messages.append(m.text),
+    )
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    yield page
+    context.close()
+    assert messages == []

@@ -8,13 +8,11 @@
     return Boolean(box && box.width > 0 && box.height > 0);
   };
 
-  // A closed fold draws nothing, so of a formula in it only the structure can be asked.
-  const folded = (element) =>
-    element.closest("details:not([open])") || element.closest(".toggle-hidden");
+  // A closed fold draws nothing: nobody could say whether its content fits the page.
+  const unfold = () => all("details:not(.hide)").forEach((fold) => (fold.open = true));
 
   const rendered = (formula) =>
-    formula.querySelector("math") &&
-    (folded(formula) || visible(formula.querySelector(".katex-html")));
+    formula.querySelector("math") && visible(formula.querySelector(".katex-html"));
 
   const facts = () => {
     const article = document.querySelector("article")?.cloneNode(true);
@@ -80,5 +78,5 @@
     return found;
   };
 
-  window.look = { facts, overflow, prepareAxe, runAxe };
+  window.look = { unfold, facts, overflow, prepareAxe, runAxe };
 })();

@@ -10,29 +10,6 @@ def chapter(chapters):
     return chapters[0]
 
 
-@pytest.fixture
-def tab(browser):
-    """A fresh tab that can reach files only and must stay silent."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.route(
-        "**/*",
-        lambda route: (
-            route.continue_()
-            if route.request.url.startswith(("file:", "data:"))
-            else route.abort()
-        ),
-    )
-    page, messages = context.new_page(), []
-    page.on(
-        "console",
-        lambda m: m.type in ("error", "warning") and messages.append(m.text),
-    )
-    page.on("pageerror", lambda error: messages.append(str(error)))
-    yield page
-    context.close()
-    assert messages == []
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_first_paint_follows_the_reader_s_system(tab, site, scheme):
     tab.emulate_media(color_scheme=scheme)

@@ -60,6 +60,7 @@ class Visitor:
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto((self.site / name).as_uri(), wait_until="load")
         page.evaluate(LOOK)
+        page.evaluate("look.unfold()")
         visit.facts = page.evaluate("look.facts()")
         for width in (390, 320):
             self.look(width, "light")
