@@ -89,7 +89,7 @@ def definitions(path: Path) -> Iterator[ast.stmt]:
                     ast.Import() | ast.ImportFrom() | ast.FunctionDef() | ast.ClassDef()
                 ):
                     yield node
-                case ast.Assign(value=value):
+                case ast.Assign(targets=[ast.Name() | ast.Tuple()], value=value):
                     try:
                         ast.literal_eval(value)
                     except ValueError:

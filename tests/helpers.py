@@ -10,6 +10,9 @@ import aiayn
 VOCAB = 11
 """Tokens of the small models: 0 padding, 1 BOS, 2 EOS, 3 … 10 the rest."""
 
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""What attention has to get right: halves, single, double."""
+
 
 def assert_same(actual: Tensor, expected: Tensor | Sequence, tolerance=1e-10) -> None:
     """Same shape, finite, and every element within ``tolerance`` of its counterpart.
@@ -20,6 +23,11 @@ def assert_same(actual: Tensor, expected: Tensor | Sequence, tolerance=1e-10) ->
     assert actual.shape == expected.shape, (tuple(actual.shape), tuple(expected.shape))
     assert expected.isfinite().all(), "the reference itself is not finite"
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def assert_same_rows(actual: Tensor, expected: Sequence[Tensor], tolerance=1e-10):
+    """The same for a batch and the list of what its rows should be."""
+    assert_same(actual, torch.stack(tuple(expected)), tolerance)
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -5,6 +5,7 @@ the package's own functions for the same thing.
 """
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -15,6 +16,8 @@ import aiayn
 
 def loop_attention(query, key, value, mask=None, *, causal=False, scale=None):
     """``attend``, one query at a time and with nothing but sums of allowed keys."""
+    if mask is not None and getattr(mask, "dtype", None) != torch.bool:
+        raise TypeError("mask must be boolean")
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
@@ -78,6 +81,17 @@ class PairedAttention(aiayn.MultiHeadAttention):
             mask,
             causal=causal,
         )
+
+
+ATTENTIONS = {
+    "multi-head": aiayn.MultiHeadAttention,
+    "shared key heads": partial(PairedAttention, n_kv_heads=2),
+    "one key head": partial(PairedAttention, n_kv_heads=1),
+}
+"""Every ``attention`` class, called with (d_model, n_heads): one line to join."""
+
+SHARING = {"paired": PairedAttention}
+"""Those that take ``n_kv_heads``."""
 
 
 class GrowingStore:

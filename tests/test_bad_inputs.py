@@ -22,7 +22,14 @@ from seams import DecoderStore
 from torch import nn
 
 import aiayn
-from aiayn import copy_task, decoding, multi_head, positional_encoding, training
+from aiayn import (
+    copy_task,
+    decoding,
+    multi_head,
+    positional_encoding,
+    recurrence,
+    training,
+)
 from aiayn import tokens as roles
 
 INTEGERS = torch.zeros(2, 3, dtype=torch.long)
@@ -65,7 +72,22 @@ def world() -> SimpleNamespace:
         positions=aiayn.PositionalEncoding(8, max_len=4),
         learned=aiayn.LearnedPositionalEncoding(8, max_len=4),
         x=torch.zeros(2, 3, 8),
+        **recurrent_world(source, target),
     )
+
+
+def recurrent_world(source, target) -> dict:
+    """A recurrent model, what it made of the source, and its cache."""
+    model = aiayn.RecurrentSeq2Seq(11, 11, 8, 2, generator=seeded(0)).eval()
+    with torch.no_grad():
+        memory = model.encode(source)
+        cache = aiayn.RecurrentCache()
+        model.decode(target[:, :3], memory, source, cache=cache)
+    return {
+        "recurrent": model,
+        "recurrent_memory": memory,
+        "recurrent_cache": cache,
+    }
 
 
 def state() -> dict:
@@ -85,6 +107,9 @@ def state() -> dict:
     found["rates"] = [group["lr"] for group in w.optimizer.param_groups]
     found["schedule"] = w.schedule.last_epoch
     found["cache"] = (len(w.cache), w.cache.is_token.tolist())
+    found["recurrent cache"] = len(w.recurrent_cache)
+    for kind, part in zip(("hidden", "cell"), w.recurrent_cache.state, strict=True):
+        found[f"recurrent cache.{kind}"] = part.clone()
     for i, layer in enumerate(w.cache.layers):
         for kind in ("self", "cross"):
             store = getattr(layer, f"{kind}_attention")
@@ -246,7 +271,111 @@ def assertion_rows(check):
     ]  # fmt: skip
 
 
+def recurrent(source_vocab_size=11, target_vocab_size=11, **settings):
+    """With a generator: without one, a constructor's draws are seen outside it."""
+    sizes = (source_vocab_size, target_vocab_size)
+    return recurrence.RecurrentSeq2Seq(*sizes, **{"generator": seeded(0), **settings})
+
+
+def recurrent_decode(**changes):
+    """A call of the recurrent model's ``decode`` with one thing wrong."""
+
+    def call(w):
+        settings = {"target": w.target[:, 3:], "memory": w.recurrent_memory}
+        settings |= {"source": w.source, "cache": w.recurrent_cache}
+        settings |= {k: of(w, v) for k, v in changes.items()}
+        return w.recurrent.decode(**settings)
+
+    return call
+
+
+def recurrent_rows(make):
+    """What the configuration refuses, and so the model."""
+    return [
+        *size_rows(
+            make, source_vocab_size=11, target_vocab_size=11, d_model=8, n_layers=2
+        ),
+        (new(make, 11, 11, dropout=-0.5), Value, "dropout must be between 0 and 1.*-0.5"),
+        (new(make, 11, 11, dropout="0.1"), Type, "dropout must be a number, got '0.1'"),
+        (new(make, 11, 11, forget_bias="1"), Type, "forget_bias must be a number, got '1'"),
+        (new(make, 11, 11, forget_bias=True), Type, "forget_bias must be a number.*True"),
+        (new(make, 11, 11, forget_bias=NAN), Value, "forget_bias must be a finite.*nan"),
+        (new(make, 11, 11, forget_bias=INF), Value, "forget_bias must be a finite.*inf"),
+        (new(make, 11, 11, pad_id=None), Type, "pad_id must be an integer token id"),
+        (new(make, 11, 11, pad_id=-1), Value, "pad_id=-1 is not a token id"),
+        (new(make, 11, 9, pad_id=9), Value, "pad_id=9 is outside the vocabulary of 9"),
+    ]  # fmt: skip
+
+
 ROWS = {
+    # chapter 1
+    "lstm_step": [
+        (lambda w: aiayn.lstm_step(w.x[..., :3], w.x[..., :4], w.x, torch.zeros(16, 3),
+                                   torch.zeros(16, 4), torch.zeros(16)),
+         Value, r"hidden and cell must both be \(..., 4\).*\(2, 3, 4\).*\(2, 3, 8\)"),
+        (lambda w: aiayn.lstm_step(w.x[..., :3], w.x, w.x, torch.zeros(16, 3),
+                                   torch.zeros(16, 4), torch.zeros(16)),
+         Value, r"hidden and cell must both be \(..., 4\).*\(2, 3, 8\)"),
+    ],
+    "RecurrentConfig": recurrent_rows(recurrence.RecurrentConfig),
+    "RecurrentSeq2Seq": [
+        *recurrent_rows(recurrent),
+        (new(recurrent, generator=0), Type, "generator must be a torch.Gen.*got 0"),
+    ],
+    "RecurrentSeq2Seq.reset_parameters": [
+        (lambda w: w.recurrent.reset_parameters(3), Type, "generator .*Generator.*got 3"),
+    ],
+    "RecurrentSeq2Seq.forward": [
+        (lambda w: w.recurrent(FLOATS, w.target), Type, "source .*integers.*float32"),
+        (lambda w: w.recurrent(w.source, FLOATS.bool()), Type, "target .*integers.*bool"),
+        (lambda w: w.recurrent([[3, 4]], w.target), Type, "source .*integers.*list"),
+        (lambda w: w.recurrent(w.source[0], w.target), Value, r"source must .*\(4,\)"),
+        (lambda w: w.recurrent(w.source[:, :0], w.target), Value, "source .*at least 1"),
+        (lambda w: w.recurrent(w.source, w.target[:, :0]), Value, "target .*at least 1"),
+        (lambda w: w.recurrent(w.source[:1], w.target), Value,
+         r"belong together.*\(2, 5\), \(1, 2, 8\), \(1, 4\)"),
+    ],
+    "RecurrentSeq2Seq.encode": [
+        (lambda w: w.recurrent.encode(FLOATS), Type, "source .*integers.*float32"),
+        (lambda w: w.recurrent.encode(w.source[:, :0]), Value, "source .*at least 1"),
+        (lambda w: w.recurrent.encode(w.source[0]), Value, r"source must .*\(4,\)"),
+    ],
+    "RecurrentSeq2Seq.decode": [
+        (recurrent_decode(memory=lambda w: w.recurrent_memory[0]), Type,
+         r"memory must be the pair \(hidden, cell\), got torch.float32 of shape"),
+        (recurrent_decode(memory=lambda w: w.recurrent_memory[:1]), Type,
+         r"memory must be the pair \(hidden, cell\)"),
+        (recurrent_decode(memory=lambda w: (w.source, w.source)), Type,
+         "memory must hold floating-point.*int64"),
+        (recurrent_decode(memory=lambda w: tuple(m[:1] for m in w.recurrent_memory)),
+         Value, r"belong together.*\(1, 2, 8\).*2 layers of width 8"),
+        (recurrent_decode(memory=lambda w: tuple(m[:, :1] for m in w.recurrent_memory)),
+         Value, r"belong together.*\(2, 1, 8\).*2 layers of width 8"),
+        (recurrent_decode(target=lambda w: w.target[:1, 3:]), Value, "belong together"),
+        (recurrent_decode(target=lambda w: w.target[:, :0]), Value, "target .*at least 1"),
+        (recurrent_decode(target=FLOATS), Type, "target .*integers.*float32"),
+        (recurrent_decode(source=FLOATS), Type, "source .*integers.*float32"),
+        (recurrent_decode(cache=lambda w: w.cache), Type,
+         "cache must be a RecurrentCache, got .*DecoderStore"),
+        (recurrent_decode(
+            target=tokens(3, 1), source=tokens(3, 4),
+            memory=lambda w: tuple(m[[0, 1, 1]] for m in w.recurrent_memory)),
+         Value, "cache holds 2 rows, target has 3"),
+    ],
+    "RecurrentCache.reorder": [
+        (lambda w: w.recurrent_cache.reorder([0, 2]), Value, r"0 to 1, got \[0, 2\]"),
+        (lambda w: w.recurrent_cache.reorder([-1]), Value, r"0 to 1, got \[-1\]"),
+        (lambda w: w.recurrent_cache.reorder([[0]]), Value, "rows must be a list"),
+        (lambda w: w.recurrent_cache.reorder([0.5]), Type, "rows must hold integers"),
+        (lambda w: w.recurrent_cache.reorder(torch.tensor([True, False])), Type,
+         "rows must hold integers.*torch.bool"),
+    ],
+    "RecurrentCache.crop": [
+        (lambda w: w.recurrent_cache.crop(2), Value, "cannot crop to n=2 of 3 tokens"),
+        (lambda w: w.recurrent_cache.crop(4), Value, "cannot crop to n=4 of 3 tokens"),
+        (lambda w: w.recurrent_cache.crop(-1), Value, "n must be at least 0, got -1"),
+        (lambda w: w.recurrent_cache.crop(1.0), Type, "n must be an integer, got 1.0"),
+    ],
     # chapter 2
     "causal_mask": [
         (new(aiayn.causal_mask, -1), Value, "n_queries.*-1"),
@@ -733,6 +862,10 @@ EXEMPT = {
     "Seq2Seq.encode": "a protocol has no body",
     "Seq2Seq.decode": "a protocol has no body",
     "describe": "shows any value",
+    "RecurrentCache": "takes no argument",
+    "RecurrentCache.keep": "called by RecurrentSeq2Seq.decode with a state it made",
+    "read_tokens": "called by RecurrentSeq2Seq, which checks",
+    "initialise_lstm": "called by RecurrentSeq2Seq with settings that were checked",
     "residual": "called by Sublayer.forward, which has its rows",
     "merge_heads": "undoes split_heads on what the module itself made",
     "mixing_weights": "calls mix, whose attend checks",

@@ -1,14 +1,18 @@
 """Heads: cut, attend, join; the cache and attention seams are in test_seams.py."""
 
+import itertools
 import math
 
 import pytest
 import torch
-from helpers import assert_same, normal, stir
+from helpers import assert_same, normal, seeded, stir
 from test_attend import by_hand
+from torch.utils.flop_counter import FlopCounterMode
 
-from aiayn import MultiHeadAttention
+from aiayn import MultiHeadAttention, attention, fused_attention
 from aiayn.multi_head import merge_heads, split_heads
+
+CHAPTER = "03_multi_head"
 
 
 def attention_block(d_model=8, n_heads=2, *, seed=0, **settings) -> MultiHeadAttention:
@@ -208,3 +212,183 @@ def test_weights_are_copied_by_name():
     assert not torch.allclose(first(x, x, x), second(x, x, x))
     second.load_state_dict(first.state_dict(), strict=True)
     assert torch.equal(first(x, x, x), second(x, x, x))
+
+
+def random_heads(d_model, d_k, d_v, n_heads):
+    """Matrices for the paper's loop, every size another number."""
+    heads = [
+        (
+            normal(d_model, d_k, seed=10 * i),
+            normal(d_model, d_k, seed=10 * i + 1),
+            normal(d_model, d_v, seed=10 * i + 2),
+        )
+        for i in range(n_heads)
+    ]
+    return heads, normal(n_heads * d_v, d_model, seed=99)
+
+
+@pytest.mark.equation("eq-multi-head-sum")
+def test_joining_is_adding(notebook_function):
+    """Against the Concat, column by column, and term by term with one head alone."""
+    by_sum = notebook_function(CHAPTER, "multi_head_by_sum")
+    heads, w_output = random_heads(6, 2, 5, 3)
+    inputs = normal(2, 3, 6), normal(2, 7, 6, seed=1), normal(2, 7, 6, seed=2)
+    answers = [
+        by_hand(*(x @ w for x, w in zip(inputs, head, strict=True))) for head in heads
+    ]
+    joined = torch.cat(answers, dim=-1)
+    expected = torch.einsum("bnc,cd->bnd", joined, w_output)
+    assert_same(by_sum(*inputs, heads, w_output), expected)
+    for i in range(3):
+        rows = torch.zeros(15, 1, dtype=torch.float64)
+        rows[5 * i : 5 * i + 5] = 1
+        alone = by_sum(*inputs, heads[i : i + 1], w_output[5 * i : 5 * i + 5])
+        assert_same(by_sum(*inputs, heads, w_output * rows), alone)
+
+
+@pytest.mark.equation("eq-multi-head-maps")
+def test_a_head_is_two_maps(notebook_function):
+    by_maps = notebook_function(CHAPTER, "multi_head_by_maps")
+    module = attention_block(d_model=6, n_heads=3, d_k=2, d_v=5, bias=False)
+    query, key = normal(2, 3, 6), normal(2, 7, 6, seed=1)
+    maps = []
+    for i in range(3):
+        looks, carries = slice(2 * i, 2 * i + 2), slice(5 * i, 5 * i + 5)
+        w_query = module.query_projection.weight[looks]
+        w_key = module.key_projection.weight[looks]
+        w_value = module.value_projection.weight[carries]
+        w_out = module.output_projection.weight[:, carries]
+        maps.append((w_query.T @ w_key, (w_out @ w_value).T))
+    for number, rank in ((0, 2), (1, 5)):
+        assert all(torch.linalg.matrix_rank(m[number]) == rank for m in maps)
+    assert_same(by_maps(query, key, key, maps, 2), module(query, key, key))
+
+
+@pytest.mark.equation("eq-head-cost")
+@pytest.mark.parametrize(
+    "sizes", [(3, 7, 12, 1, 12, 12), (3, 7, 12, 4, 3, 3), (5, 2, 6, 3, 4, 5)]
+)
+def test_cost_as_torch_counts_it(notebook_function, sizes):
+    n_queries, n_keys, d_model, n_heads, d_k, d_v = sizes
+    module = MultiHeadAttention(
+        d_model, n_heads, d_k=d_k, d_v=d_v, bias=False, attend=attention
+    )
+    query, key = torch.zeros(1, n_queries, d_model), torch.zeros(1, n_keys, d_model)
+    with FlopCounterMode(display=False) as counter:
+        module(query, key, key)
+    parameters, multiply_adds, weights = notebook_function(CHAPTER, "head_cost")(*sizes)
+    assert parameters == sum(p.numel() for p in module.parameters())
+    assert 2 * multiply_adds == counter.get_total_flops()
+    assert weights == module.weights(query, key).numel()
+
+
+@pytest.mark.equation("eq-head-cost")
+def test_cost_does_not_depend_on_the_number_of_heads(notebook_function):
+    """Table 3, rows (A): products stay, weights grow."""
+    head_cost = notebook_function(CHAPTER, "head_cost")
+    costs = {
+        h: head_cost(40, 50, 512, h, 512 // h, 512 // h) for h in (1, 4, 8, 16, 32)
+    }
+    products = 2 * 90 * 512**2 + 2 * 40 * 50 * 512
+    assert costs == {h: (4 * 512**2, products, h * 2000) for h in costs}
+
+
+@pytest.mark.equation("res-permutation")
+@pytest.mark.parametrize("attend", [attention, fused_attention])
+@pytest.mark.parametrize("seed", range(3))
+def test_order_of_keys_leaves_no_trace(attend, seed):
+    """MultiHead(PQ, RK, RV; PMRᵀ) = P MultiHead(Q, K, V; M), with an empty row too."""
+    module = attention_block(d_model=6, n_heads=3, d_k=2, d_v=5, attend=attend)
+    p = torch.eye(5, dtype=torch.float64)[torch.randperm(5, generator=seeded(seed))]
+    r = torch.eye(8, dtype=torch.float64)[torch.randperm(8, generator=seeded(seed + 9))]
+    query = normal(2, 5, 6)
+    key, value = normal(2, 8, 6, seed=1), normal(2, 8, 6, seed=2)
+    mask = normal(5, 8, seed=seed) > 0
+    mask[1] = False
+    shuffled_mask = (p @ mask.double() @ r.T).bool()
+    for keep, shuffled in ((None, None), (mask, shuffled_mask)):
+        plain = module(query, key, value, keep)
+        assert_same(module(p @ query, r @ key, r @ value, shuffled), p @ plain, 1e-12)
+        assert_same(module(query, r @ key, r @ value, None if keep is None else
+                           (mask.double() @ r.T).bool()), plain, 1e-12)  # fmt: skip
+    x = module(query, query, query)
+    assert_same(module(*[p @ query] * 3), p @ x, 1e-12)
+    assert not torch.allclose(module(query, r @ key, value), module(query, key, value))
+
+
+@pytest.mark.equation("res-permutation")
+def test_a_causal_mask_stays_where_it_is():
+    """The theorem moves the mask along; a mask tied to places breaks the symmetry."""
+    module = attention_block()
+    x = normal(1, 6, 8)
+    order = torch.tensor([2, 0, 1, 5, 4, 3])
+    plain = module(x, x, x, causal=True)[:, order]
+    moved = module(*[x[:, order]] * 3, causal=True)
+    assert not torch.allclose(moved, plain)
+    lower = torch.ones(6, 6, dtype=torch.bool).tril()[order][:, order]
+    assert_same(module(*[x[:, order]] * 3, lower), plain, 1e-12)
+
+
+@pytest.mark.equation("res-head-freedom")
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+def test_directions_that_change_the_maps(n_heads):
+    """4d² − 2d²/h: moving along the idle directions of a head changes no answer."""
+    d_model, d_k = 4, 4 // n_heads
+    module = attention_block(d_model=d_model, n_heads=n_heads, bias=False)
+    matrices = dict(module.named_parameters())
+
+    def maps(*weights):
+        query, key, value, out = weights
+        per_head = (n_heads, d_k, d_model)
+        look = query.view(per_head).mT @ key.view(per_head)
+        carry = value.view(per_head).mT @ out.T.view(per_head)
+        return torch.cat((look.flatten(), carry.flatten()))
+
+    parts = torch.autograd.functional.jacobian(maps, tuple(matrices.values()))
+    jacobian = torch.cat([part.flatten(1) for part in parts], dim=-1)
+    rank = torch.linalg.matrix_rank(jacobian).item()
+    assert rank == 4 * d_model**2 - 2 * d_model**2 // n_heads
+
+    x = normal(1, 5, d_model)
+    before = module(x, x, x)
+    change = normal(d_k, d_k, seed=5) + 2 * torch.eye(d_k, dtype=torch.float64)
+    with torch.no_grad():  # W^Q N and W^K N^-T of the first head
+        module.query_projection.weight[:d_k] = (
+            change.T @ matrices["query_projection.weight"][:d_k]
+        )
+        module.key_projection.weight[:d_k] = (
+            torch.linalg.inv(change) @ matrices["key_projection.weight"][:d_k]
+        )
+    assert_same(module(x, x, x), before, 1e-9)
+
+
+@pytest.mark.equation("res-head-rank")
+@pytest.mark.parametrize("d_k", [1, 2, 5])
+def test_logs_of_weights_have_rank_d_k_plus_one(d_k):
+    module = attention_block(d_model=8, n_heads=2, d_k=d_k)
+    logs = module.weights(normal(1, 9, 8), normal(1, 11, 8, seed=1)).log()
+    assert (torch.linalg.matrix_rank(logs) == d_k + 1).all()
+
+
+@pytest.mark.equation("res-head-sets")
+@pytest.mark.parametrize("d_k", [1, 2, 3])
+def test_sets_that_a_head_cannot_choose(notebook_function, d_k):
+    """Of d_k + 2 keys the set found is never on top; of d_k + 1 every set can be."""
+    forbidden_set = notebook_function(CHAPTER, "forbidden_set")
+    for seed in range(5):
+        keys = normal(d_k + 2, d_k, seed=seed)
+        found = forbidden_set(keys)
+        assert 0 < len(found) < d_k + 2
+        scores = normal(50_000, d_k, seed=seed + 50) @ keys.T
+        inside = torch.tensor([j in found for j in range(d_k + 2)])
+        lowest = scores[:, inside].amin(-1)
+        assert (lowest < scores[:, ~inside].amax(-1)).all()
+        few = keys[1:]
+        for size in range(1, d_k + 1):
+            for chosen in itertools.combinations(range(d_k + 1), size):
+                side = torch.full((d_k + 1,), -1.0, dtype=torch.float64)
+                side[list(chosen)] = 1.0
+                rows = torch.cat((few, torch.ones_like(few[:, :1])), dim=-1)
+                query = torch.linalg.solve(rows, side)[:-1]
+                top = set((few @ query).topk(size).indices.tolist())
+                assert top == set(chosen)

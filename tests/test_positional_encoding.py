@@ -1,5 +1,6 @@
 """Sinusoids, their rotation, and where positions come from."""
 
+import cmath
 import math
 
 import pytest
@@ -12,6 +13,7 @@ from aiayn import (
     shift_matrix,
     sinusoidal_encoding,
 )
+from aiayn.multi_head import MultiHeadAttention
 from aiayn.positional_encoding import frequencies
 
 
@@ -204,3 +206,174 @@ def test_learned_positions_start_as_large_as_sinusoids():
     assert not torch.equal(encoding.weight, first)
     encoding.reset_parameters(seeded(1))
     assert torch.equal(encoding.weight, first)
+
+
+# ---- what the chapter derives from the shift theorem ---------------------------------
+@pytest.mark.equation("res-shifts")
+@pytest.mark.parametrize("d_model", [2, 8, 30])
+def test_shifts_compose_invert_and_keep_volume(d_model):
+    """M_j M_k = M_(j+k), M_-k is both transpose and inverse, det M_k = 1."""
+    shifts = {k: shift_matrix(k, d_model, dtype=torch.float64) for k in range(-24, 25)}
+    one = torch.eye(d_model, dtype=torch.float64)
+    assert torch.equal(shifts[0], one)
+    for k in range(-12, 13):
+        assert torch.equal(shifts[-k], shifts[k].T)
+        assert_same(shifts[-k] @ shifts[k], one, 1e-12)
+        assert torch.linalg.det(shifts[k]).item() == pytest.approx(1, abs=1e-12)
+        for j in range(-12, 13):
+            assert_same(shifts[j] @ shifts[k], shifts[j + k], 1e-12)
+            assert_same(shifts[j] @ shifts[k], shifts[k] @ shifts[j], 1e-12)
+
+
+@pytest.mark.equation("eq-shift-matrix")
+def test_the_whole_table_is_its_first_row_turned():
+    table = sinusoidal_encoding(80, 6, dtype=torch.float64)
+    for position in range(80):
+        turned = shift_matrix(position, 6, dtype=torch.float64) @ table[0]
+        assert_same(turned, by_hand(position, 6), 1e-12)
+
+
+def test_offset_must_be_an_integer_and_width_even(no_shape_checks):
+    with pytest.raises(ValueError, match="d_model must be even .*, got 5"):
+        shift_matrix(1, 5)
+    with pytest.raises(TypeError, match=r"offset must be an integer, got 1\.5"):
+        shift_matrix(1.5, 4)
+
+
+@pytest.mark.equation("eq-look-back")
+@pytest.mark.parametrize(("k", "d_k"), [(0, 8), (1, 8), (5, 20), (-3, 12)])
+def test_scores_of_the_head_that_looks_back(notebook_function, k, d_k):
+    """Every score against a sum of cosines, one at a time in Python's floats."""
+    look_back = notebook_function("04_positional_encoding", "look_back")
+    wq, wk = look_back(k, 24, d_k, 3.0)
+    assert wq.shape == wk.shape == (24, d_k)
+    places = sinusoidal_encoding(20, 24, dtype=torch.float64)
+    scores = (places @ wq) @ (places @ wk).T / math.sqrt(d_k)
+    for p in range(20):
+        for s in range(20):
+            angles = [(s - (p - k)) / 10000 ** (2 * i / 24) for i in range(d_k // 2)]
+            expected = 3.0 / math.sqrt(d_k) * sum(map(math.cos, angles))
+            assert scores[p, s].item() == pytest.approx(expected, abs=1e-10)
+        if 0 <= p - k < 20:
+            assert scores[p].argmax() == p - k
+
+
+def test_head_that_looks_back_inside_multi_head_attention(notebook_function):
+    """The layer of chapter 3 with these weights, also under the causal flag."""
+    look_back = notebook_function("04_positional_encoding", "look_back")
+    layer = MultiHeadAttention(128, 2, d_k=40, bias=False).double()
+    pairs = [look_back(k, 128, 40, 16.0) for k in (1, 4)]
+    with torch.no_grad():
+        layer.query_projection.weight.copy_(torch.cat([q for q, _ in pairs], 1).T)
+        layer.key_projection.weight.copy_(torch.cat([k for _, k in pairs], 1).T)
+    x = sinusoidal_encoding(30, 128, dtype=torch.float64).unsqueeze(0)
+    for causal in (False, True):
+        weights = layer.weights(x, x, causal=causal)[0].detach()
+        for seen, k in zip(weights, (1, 4), strict=True):
+            assert seen.diagonal(-k).min() > 0.9
+            assert (seen.argmax(-1)[k:] == torch.arange(30 - k)).all()
+
+
+def test_layouts_differ_by_a_permutation_and_exponents_do_not():
+    """tensorflow#37191: sines then cosines, and the exponents of the authors' code."""
+    ours = sinusoidal_encoding(30, 8, dtype=torch.float64)
+    angle = torch.arange(30).unsqueeze(-1) * frequencies(8)
+    concatenated = torch.cat((angle.sin(), angle.cos()), dim=-1)
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    assert_same(ours[:, order], concatenated, 1e-15)
+    assert_same(frequencies(8), [1, 0.1, 0.01, 0.001], 1e-15)
+    code = [10000 ** (-i / 3) for i in range(4)]
+    assert code == pytest.approx([1, 0.0464, 0.00215, 0.0001], rel=3e-3)
+    row = sorted([math.sin(w) for w in code] + [math.cos(w) for w in code])
+    assert (
+        max(abs(a - b) for a, b in zip(row, sorted(by_hand(1, 8)), strict=True)) > 0.01
+    )
+
+
+# ---- rotary --------------------------------------------------------------------------
+def turned_by_hand(row: list[float], position: int) -> list[float]:
+    """Each pair as the complex number cosine + i sine, times e^(i ω position)."""
+    result = []
+    for i in range(len(row) // 2):
+        angle = position / 10000 ** (2 * i / len(row))
+        z = complex(row[2 * i + 1], row[2 * i]) * cmath.exp(1j * angle)
+        result += [z.imag, z.real]
+    return result
+
+
+@pytest.mark.equation("eq-rotary")
+def test_rotary_is_a_product_of_complex_numbers(notebook_function):
+    rotate = notebook_function("04_positional_encoding", "rotate")
+    x, places = normal(2, 5, 8), torch.tensor([[0, 1, 2, 3, 4], [7, 0, 300, 1, 1]])
+    expected = [
+        [
+            turned_by_hand(row.tolist(), place)
+            for row, place in zip(rows, at, strict=True)
+        ]
+        for rows, at in zip(x, places.tolist(), strict=True)
+    ]
+    assert_same(rotate(x, places), expected, 1e-12)
+
+
+@pytest.mark.equation("eq-rotary")
+def test_rotary_scores_depend_on_distance_alone(notebook_function):
+    """(M_p q)·(M_s k) = q·M_(s−p) k, with the sign of the distance."""
+    rotate = notebook_function("04_positional_encoding", "rotate")
+    query, key = normal(12, 8), normal(12, 8, seed=1)
+    here = torch.arange(12)
+    scores = rotate(query, here) @ rotate(key, here).T
+    for p in range(12):
+        for s in range(12):
+            expected = query[p] @ shift_matrix(s - p, 8, dtype=torch.float64) @ key[s]
+            assert scores[p, s].item() == pytest.approx(expected.item(), abs=1e-10)
+    moved = rotate(query, here + 500) @ rotate(key, here + 500).T
+    assert_same(moved, scores, 1e-9)
+    assert_same(rotate(key, here).norm(dim=-1), key.norm(dim=-1), 1e-12)
+
+
+def test_rotary_in_halves_is_ours_permuted(notebook_function):
+    """transformers#25199: neighbours or halves; weights of one fail in the other."""
+    rotate = notebook_function("04_positional_encoding", "rotate")
+    halves = notebook_function("04_positional_encoding", "rotate_halves")
+    x, here = normal(9, 8), torch.arange(9)
+    order = [1, 3, 5, 7, 0, 2, 4, 6]
+    assert_same(halves(x[:, order], here), rotate(x, here)[:, order], 1e-12)
+    for position in range(9):  # Hugging Face's formula, spelled out
+        for i in range(4):
+            angle = position / 10000 ** (2 * i / 8)
+            a, b = x[position, i].item(), x[position, i + 4].item()
+            found = halves(x, here)[position, [i, i + 4]]
+            expected = (
+                a * math.cos(angle) - b * math.sin(angle),
+                b * math.cos(angle) + a * math.sin(angle),
+            )
+            assert_same(found, expected, 1e-12)
+
+
+# ---- beyond the trained length, and counting -----------------------------------------
+def test_a_position_without_a_learned_vector_is_an_error():
+    encoding = LearnedPositionalEncoding(4, max_len=6)
+    with pytest.raises(IndexError):
+        encoding(torch.zeros(1, 1, 4), torch.tensor([[6]]))
+    sinusoids = PositionalEncoding(4, max_len=6)
+    row = sinusoids(torch.zeros(1, 1, 4), torch.tensor([[6]]))[0, 0]
+    assert_same(row, by_hand(6, 4), 1e-6)
+
+
+def test_counting_starts_at_zero():
+    """fairseq#1177, attention-is-all-you-need-pytorch#99: rows shifted by padding."""
+    added = PositionalEncoding(4)(torch.zeros(1, 2, 4, dtype=torch.float64))
+    assert added[0, 0].tolist() == [0.0, 1.0, 0.0, 1.0]
+
+
+def test_sinusoids_stay_right_through_training_and_loading():
+    """transformers#31387: an optimiser step or a reload must not touch a constant."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), PositionalEncoding(4)).double()
+    before = PositionalEncoding(4)(torch.zeros(1, 5, 4, dtype=torch.float64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(normal(1, 5, 4)).square().sum().backward()
+    optimizer.step()
+    model.load_state_dict(model.state_dict())
+    assert list(model[1].parameters()) == []
+    after = model[1](torch.zeros(1, 5, 4, dtype=torch.float64))
+    assert torch.equal(before, after)

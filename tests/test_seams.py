@@ -5,17 +5,31 @@ the seams carry everything that a cache needs.
 """
 
 import copy
+import itertools
 
 import pytest
 import torch
-from helpers import assert_same, normal, padded, plain_logits, small_model, stir, tokens
+from helpers import (
+    DTYPES,
+    assert_same,
+    assert_same_rows,
+    normal,
+    padded,
+    plain_logits,
+    small_model,
+    stir,
+    tokens,
+)
 from seams import (
+    ATTENTIONS,
+    SHARING,
     DecoderStore,
     FrozenStore,
     GrowingStore,
     PairedAttention,
     loop_attention,
 )
+from test_attend import ATTENDS, EQUAL_SIZES, by_hand
 
 from aiayn import MultiHeadAttention, Transformer, greedy_decode
 
@@ -298,3 +312,209 @@ def test_a_function_that_makes_attentions_will_do():
 def test_shared_key_heads_need_a_class_that_can():
     with pytest.raises(ValueError, match="n_kv_heads=2 .*GroupedQueryAttention"):
         small_model(n_kv_heads=2)
+
+
+# --- every attention class ------------------------------------------------------------
+
+each_attention = pytest.mark.parametrize("make", ATTENTIONS.values(), ids=ATTENTIONS)
+each_attend = pytest.mark.parametrize("attend", ATTENDS.values(), ids=ATTENDS)
+
+
+def built(make, d_model=8, n_heads=4, *, seed=0, **settings) -> MultiHeadAttention:
+    torch.manual_seed(seed)
+    module = make(d_model, n_heads, **settings).double()
+    stir(module, seed=seed)
+    return module
+
+
+def by_heads(module, query, key, value, mask=None, *, causal=False) -> torch.Tensor:
+    """What a class has to compute, head by head; its key heads serve runs of heads."""
+    query = module.query_projection(query)
+    keys, values = module.project(key, value)
+    group = module.n_heads // keys.shape[1]
+    heads = []
+    for h, q in enumerate(query.split(module.d_k, dim=-1)):
+        own = mask
+        if mask is not None and mask.dim() > 2:
+            own = mask[..., h if mask.shape[-3] > 1 else 0, :, :]
+        k, v = keys[:, h // group], values[:, h // group]
+        heads.append(by_hand(q, k, v, own, causal=causal))
+    return module.output_projection(torch.cat(heads, dim=-1))
+
+
+@each_attention
+@each_attend
+@pytest.mark.parametrize("widths", [{}, {"d_k": 3, "d_v": 5}], ids=["", "odd widths"])
+def test_a_class_attends_head_by_head(make, attend, widths):
+    """With every way to mix, unequal lengths, and a mask for each row and head."""
+    module = built(make, attend=attend, **widths)
+    query, key, value = (
+        normal(2, 3, 8),
+        normal(2, 5, 8, seed=1),
+        normal(2, 5, 8, seed=2),
+    )
+    free = normal(2, 4, 3, 5, seed=3) > 0
+    free[0, 1, 2] = False
+    for mask, causal in itertools.product((None, free, free[0, 0]), (False, True)):
+        expected = by_heads(module, query, key, value, mask, causal=causal)
+        mixed = module(query, key, value, mask, causal=causal)
+        assert_same(mixed.detach(), expected.detach())
+
+
+@each_attention
+@pytest.mark.parametrize("shape", EQUAL_SIZES.values(), ids=EQUAL_SIZES)
+def test_a_class_takes_no_axis_of_a_mask_for_another(make, shape):
+    """Rows, heads and places equally many: batch-major, not head-major."""
+    module = built(make, 8, 4)
+    shape = [4 if size == 3 else size for size in shape]
+    x, mask = normal(4, 4, 8), normal(*shape, seed=6) > 0
+    expected = by_heads(module, x, x, x, mask)
+    assert_same(module(x, x, x, mask).detach(), expected.detach())
+
+
+@each_attention
+@pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
+def test_a_class_masks_one_sequence_like_many(make, causal):
+    """transformers#46773, onnxruntime-genai#1639: masks skipped for one row."""
+    module = built(make)
+    x = normal(3, 6, 8)
+    for row in range(3):
+        short = module(*[x[row : row + 1, :3]] * 3, causal=causal).detach()
+        for rows in ([row], [row, 0, 1], [0, row, 2], [1, 2, row]):
+            place = rows.index(row)
+            mask = torch.ones(len(rows), 1, 1, 6, dtype=torch.bool)
+            mask[place, ..., 3:] = False
+            mixed = module(*[x[rows]] * 3, mask, causal=causal).detach()
+            assert_same(mixed[place : place + 1, :3], short)
+
+
+@each_attention
+def test_a_class_gives_the_same_in_every_mode_and_layout(make):
+    """pytorch#97605, #97409, #97111: cut to the longest real length without gradients.
+
+    Strided, expanded and plain inputs; in training and not; inputs left alone.
+    """
+    module = built(make)
+    wide = normal(6, 2, 16)
+    x = wide.transpose(0, 1)[..., ::2]
+    key = normal(1, 6, 8, seed=1).expand(2, 6, 8)
+    mask = torch.zeros(2, 1, 1, 6, dtype=torch.bool)
+    mask[..., 0] = True  # both rows have real length 1
+    inputs = [x, key, key, mask]
+    copies = [y.clone(memory_format=torch.contiguous_format) for y in inputs]
+    expected = module(*copies).detach()
+    assert expected.shape == (2, 6, 8)
+    for training in (True, False):
+        for mode in (torch.enable_grad(), torch.no_grad(), torch.inference_mode()):
+            with mode:
+                mixed = module.train(training)(*inputs)
+            assert_same(mixed.detach().clone(), expected, 1e-12)
+    for y, before in zip(inputs, copies, strict=True):
+        assert torch.equal(y, before)
+
+
+@each_attention
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_class_in_every_dtype(make, dtype):
+    """An empty row, hidden keys a hundred times as large: finite, and as in float64."""
+    module = built(make, 16, 4).to(dtype)
+    query = normal(2, 3, 16).to(dtype)
+    key = normal(2, 5, 16, seed=1).to(dtype)
+    key[:, 3:] *= 100.0
+    mask = torch.tensor([True, True, True, False, False]).repeat(2, 1, 3, 1)
+    mask[0, :, 1] = False
+    mixed = module(query, key, key, mask)
+    assert mixed.dtype == dtype
+    mixed.float().square().sum().backward()
+    for parameter in module.parameters():
+        assert parameter.grad.isfinite().all()
+    module = module.double()
+    expected = module(query.double(), key.double(), key.double(), mask).detach()
+    nothing = module.output_projection.bias.detach()
+    assert_same(expected[0, 1], nothing, 1e-12)
+    assert_same(mixed.detach().double(), expected, 16 * torch.finfo(dtype).eps)
+
+
+@each_attention
+def test_weights_of_a_class_sum_to_one_over_the_keys(make):
+    """PyTorch-NLP#2: rows, not columns; more keys than queries, so that it shows."""
+    module = built(make)
+    query, key = normal(2, 3, 8), normal(2, 5, 8, seed=1)
+    mask = normal(2, 4, 3, 5, seed=3) > -0.5
+    mask[0, 2, 1] = False
+    weights = module.weights(query, key, mask).detach()
+    assert weights.shape == (2, 4, 3, 5)
+    assert (weights >= 0).all()
+    assert not weights[~mask].any()
+    assert_same(weights.sum(-1), mask.any(-1).double(), 1e-12)
+
+
+@each_attention
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_a_class_under_vmap(make):
+    """pytorch#151558, #188764: gradients of each row, each with a mask of its own."""
+    module = built(make)
+    weights = {name: w.detach() for name, w in module.named_parameters()}
+    x, mask = normal(3, 4, 8), normal(3, 1, 4, 4, seed=5) > -0.5
+
+    def loss(weights, x, mask):
+        inputs = (x[None], x[None], x[None], mask[None])
+        return torch.func.functional_call(module, weights, inputs).square().sum()
+
+    gradient = torch.func.grad(loss)
+    mapped = torch.vmap(gradient, (None, 0, 0))(weights, x, mask)
+    looped = [gradient(weights, *row) for row in zip(x, mask, strict=True)]
+    for name, ours in mapped.items():
+        assert_same_rows(ours, [row[name] for row in looped])
+
+
+@each_attention
+def test_a_class_keeps_shapes_at_length_zero(make):
+    module = built(make)
+    x, empty = normal(2, 3, 8), normal(2, 0, 8)
+    assert module(empty, x, x).shape == (2, 0, 8)
+    assert_same(module(x, empty, empty), module.output_projection.bias.expand(2, 3, 8))
+    assert module(normal(0, 3, 8), normal(0, 5, 8), normal(0, 5, 8)).shape == (0, 3, 8)
+
+
+# --- classes whose heads share keys and values ----------------------------------------
+
+each_sharing = pytest.mark.parametrize("kind", SHARING.values(), ids=SHARING)
+
+
+@each_sharing
+def test_neighbouring_heads_share(kind):
+    """onnx#7274, NATTEN#92, llama#384: repeated by tiles, heads 0 and 2 shared."""
+    module = kind(4, 4, n_kv_heads=2, bias=False)
+    values = torch.tensor([10.0, 20.0])[None, :, None, None].expand(1, 2, 3, 1)
+    keys = torch.zeros(1, 2, 3, 1)
+    mixed = module.mix(torch.zeros(1, 4, 1, 1), keys, values)
+    assert mixed.flatten().tolist() == [10.0, 10.0, 20.0, 20.0]
+
+
+@each_sharing
+@pytest.mark.parametrize("n_kv_heads", [1, 2])
+def test_shared_heads_are_equal_heads_of_multi_head_attention(kind, n_kv_heads):
+    """keras#23081; torchtune#38: a copy for each head computes the same.
+
+    The gradient of a shared head is the sum over the heads that it serves.
+    """
+    module = built(kind, n_kv_heads=n_kv_heads)
+    keys, _ = module.project(normal(3, 5, 8), normal(3, 5, 8))
+    assert keys.shape == (3, n_kv_heads, 5, 2)
+    group = 4 // n_kv_heads
+    plain, state = MultiHeadAttention(8, 4).double(), module.state_dict()
+    for name, x in state.items():
+        if name.startswith(("key", "value")):
+            parts = x.unflatten(0, (n_kv_heads, -1))
+            state[name] = parts.repeat_interleave(group, 0).flatten(0, 1)
+    plain.load_state_dict(state, strict=True)
+    x, direction = normal(2, 5, 8), normal(2, 5, 8, seed=1)
+    for attention in (module, plain):
+        attention(x, x, x, causal=True).backward(direction)
+    assert_same(module(x, x, x).detach(), plain(x, x, x).detach())
+    for name, parameter in module.named_parameters():
+        theirs = plain.get_parameter(name).grad
+        if name.startswith(("key", "value")):
+            theirs = theirs.unflatten(0, (n_kv_heads, group, -1)).sum(1).flatten(0, 1)
+        assert_same(parameter.grad, theirs)

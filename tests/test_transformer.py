@@ -35,6 +35,7 @@ from aiayn import (
     record_attention,
     transformer,
 )
+from aiayn.training import teacher_forcing
 from aiayn.transformer import count_positions
 
 VARIANTS = {
@@ -164,6 +165,21 @@ def test_decoder_layer_by_hand(norm_first):
     assert_same(layer(x, memory, real, seen), expected.detach())
 
 
+@pytest.mark.equation("eq-decoder-layer")
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_decoder_layer_looks_back_only_whatever_masks_it_gets(norm_first):
+    """pytorch#96941, torchtune#959: causal only when a mask or a cache was set up."""
+    torch.manual_seed(0)
+    layer = DecoderLayer(small_config(norm_first=norm_first)).double().eval()
+    stir(layer, seed=1)
+    x, memory = normal(2, 4, 16), normal(2, 5, 16, seed=1)
+    own, seen = (torch.ones(2, 1, 1, n, dtype=torch.bool) for n in (4, 5))
+    lower = own & torch.ones(4, 4, dtype=torch.bool).tril()
+    expected = layer_by_hand(layer, x, memory, lower, seen, norm_first).detach()
+    for masks in ((), (own,), (None, seen), (own, seen)):
+        assert_same(layer(x, memory, *masks).detach(), expected)
+
+
 @pytest.mark.equation("eq-transformer")
 @pytest.mark.parametrize("kind", ["post-norm", "pre-norm", "odd widths", "untied"])
 def test_model_by_hand(kind):
@@ -203,6 +219,23 @@ def test_logits_of_a_tied_model_are_not_scaled():
     model.decoder_norm.register_forward_hook(lambda *call: states.append(call[2]))
     logits = plain_logits(model, tokens(1, 3), tokens(1, 2))
     assert_same(logits, states[0] @ model.target_embedding.weight.T.detach())
+
+
+def test_embeddings_are_scaled_before_positions_are_added():
+    """pytorch/tutorials#2849, attention-is-all-you-need-pytorch#138, Kyubyong#132.
+
+    √16 = 4 times a row of ones, plus the encoding; not 4·(1 + PE), not 1/4, not 1.
+    """
+    model = small_model()
+    torch.nn.init.ones_(model.source_embedding.weight)
+    table = aiayn.sinusoidal_encoding(3, 16, dtype=torch.float64)
+    seen = []
+    for layer in (model.encoder_layers[0], model.decoder_layers[0]):
+        layer.register_forward_pre_hook(lambda _layer, args: seen.append(args[0]))
+    plain_logits(model, tokens(1, 3), tokens(1, 3))
+    assert len(seen) == 2
+    for x in seen:
+        assert_same(x, 4.0 + table[None], 1e-12)
 
 
 @pytest.mark.parametrize("pad_id", [0, 5])
@@ -251,6 +284,25 @@ def test_no_logit_depends_on_a_later_target(changes):
         moved = (plain_logits(model, source, changed) - before).abs().amax(-1)
         assert (moved[:, :place] <= 1e-12).all()
         assert (moved[:, place:] > 1e-6).all()
+
+
+@pytest.mark.parametrize("attend", [aiayn.attention, aiayn.fused_attention])
+def test_no_answer_depends_on_what_comes_after_it_in_training(attend):
+    """nanoGPT#331: with the batch as the training loop cuts it, in training mode."""
+    model = small_model(dropout=0.0, attend=attend).train()
+    source, target = tokens(3, 5), padded([[1, 5, 6, 7, 8, 2], [1, 9, 2], [1, 4, 4, 2]])
+    read, say = teacher_forcing(target)
+    before = plain_logits(model, source, read)
+    assert before.shape[:2] == say.shape
+    for place in range(1, 6):
+        changed = target.clone()
+        changed[:, place] = torch.where(target[:, place] == 8, 9, 8)
+        after = plain_logits(model, source, teacher_forcing(changed)[0])
+        moved = (after - before).abs().amax(-1)
+        assert (
+            moved[:, :place] <= 1e-12
+        ).all()  # say[:, place - 1] is the changed token
+        assert place == 5 or (moved[:, place] > 1e-6).all()
 
 
 @variant
@@ -348,6 +400,17 @@ def test_dropout_stops_in_eval():
     assert not torch.equal(first, plain_logits(model, source, target))
     torch.manual_seed(0)
     assert torch.equal(first, plain_logits(model, source, target))
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_dropping_everything_is_no_nan(norm_first):
+    """pytorch#124464, #99293: 1 / (1 − p) of p = 1."""
+    model = small_model(dropout=1.0, norm_first=norm_first).train()
+    logits = model(tokens(2, 4), tokens(2, 3))
+    assert logits.isfinite().all()
+    assert_same(logits, logits[:1, :1].expand(2, 3, VOCAB).detach())  # nothing is left
+    logits.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
 
 def test_dropout_is_on_embeddings_and_every_sublayer():

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "tokens": ("BOS", "EOS", "PAD", "device"),
+    "recurrence": ("RecurrentCache", "RecurrentSeq2Seq", "lstm_step"),
     "scaled_dot_product": (
         "attention",
         "attention_weights",

@@ -26,7 +26,7 @@ from .scaled_dot_product import fused_attention
 from .tokens import check_sizes, check_vectors
 
 
-# %% ../../notebooks/03_multi_head.ipynb #03-011
+# %% ../../notebooks/03_multi_head.ipynb #03-015
 def split_heads(
     x: Float[Tensor, "batch length width"], n_heads: int
 ) -> Float[Tensor, "batch n_heads length d_head"]:
@@ -52,7 +52,7 @@ def merge_heads(
     return heads.transpose(1, 2).flatten(-2)
 
 
-# %% ../../notebooks/03_multi_head.ipynb #03-015
+# %% ../../notebooks/03_multi_head.ipynb #03-022
 def head_widths(
     d_model: int, n_heads: int, d_k: int | None, d_v: int | None
 ) -> tuple[int, int]:
@@ -86,7 +86,7 @@ def check_widths(d_model: int, **inputs: Tensor) -> None:
             )
 
 
-# %% ../../notebooks/03_multi_head.ipynb #03-016
+# %% ../../notebooks/03_multi_head.ipynb #03-023
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side, each in its own learned projection.
 
@@ -198,7 +198,7 @@ class MultiHeadAttention(nn.Module):
         return mixing_weights(self.mix, query, keys, mask, causal=causal)
 
 
-# %% ../../notebooks/03_multi_head.ipynb #03-018
+# %% ../../notebooks/03_multi_head.ipynb #03-025
 def mixing_weights(
     mix: Callable[..., Tensor],
     query: Float[Tensor, "batch n_heads n_queries d_k"],

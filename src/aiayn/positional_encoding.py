@@ -88,7 +88,7 @@ def sinusoidal_encoding(
     return rows[..., :d_model].to(dtype or torch.get_default_dtype()).to(place)
 
 
-# %% ../../notebooks/04_positional_encoding.ipynb #04-022
+# %% ../../notebooks/04_positional_encoding.ipynb #04-024
 def shift_matrix(
     offset: int, d_model: int, *, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "d_model d_model"]:
@@ -117,7 +117,7 @@ def shift_matrix(
     return torch.block_diag(*rotations).to(dtype or torch.get_default_dtype())
 
 
-# %% ../../notebooks/04_positional_encoding.ipynb #04-030
+# %% ../../notebooks/04_positional_encoding.ipynb #04-043
 def check_length(length: int, max_len: int) -> None:
     """Refuse a sequence longer than a model is made for.
 
@@ -142,14 +142,14 @@ def check_encoding_inputs(x: Tensor, positions: Tensor | None, d_model: int) -> 
         return
     batch, length, _ = x.shape
     shape = tuple(as_positions(positions).shape)
-    if shape not in {(batch, length), (1, length)}:
+    if shape not in ((batch, length), (1, length)):  # sizes may be symbols: no set
         raise ValueError(
             f"positions must be (batch, length) = ({batch}, {length}) or "
             f"(1, {length}), got {shape}"
         )
 
 
-# %% ../../notebooks/04_positional_encoding.ipynb #04-031
+# %% ../../notebooks/04_positional_encoding.ipynb #04-044
 class PositionalEncoding(nn.Module):
     """Adds the sinusoids of :eq:`eq-sinusoidal-encoding` to a sequence of vectors.
 
@@ -191,7 +191,7 @@ class PositionalEncoding(nn.Module):
         return x + self.rows(positions, x.dtype)
 
 
-# %% ../../notebooks/04_positional_encoding.ipynb #04-035
+# %% ../../notebooks/04_positional_encoding.ipynb #04-048
 class LearnedPositionalEncoding(PositionalEncoding):
     """A trained vector for each position up to ``max_len`` (paper, Table 3, row E).
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from .tokens import PAD, check_integers, check_sizes, describe
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-017
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-053
 def causal_mask(
     n_queries: int, n_keys: int | None = None, *, device: torch.device | None = None
 ) -> Bool[Tensor, "n_queries n_keys"]:
@@ -50,7 +50,7 @@ def causal_mask(
     return key_place <= query_place + (n_keys - n_queries)
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-020
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-056
 def padding_mask(
     tokens: Int[Tensor, "batch length"], pad_id: int = PAD
 ) -> Bool[Tensor, "batch 1 1 length"]:
@@ -73,7 +73,7 @@ def padding_mask(
     return (tokens != pad_id)[:, None, None, :]
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-022
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-062
 def check_attention_inputs(query, key, value, mask, scale) -> None:
     """Refuse what :func:`attention` cannot mean, naming the argument and its shape."""
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -129,7 +129,7 @@ def check_mask(mask, scores: tuple[int, ...]) -> None:
         )
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-023
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-063
 def attention_weights(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -169,7 +169,7 @@ def attention_weights(
     return scores.softmax(dim=-1).masked_fill(blind, 0.0)
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-024
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-064
 def attention(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -199,7 +199,7 @@ def attention(
     return attention_weights(query, key, mask, causal=causal, scale=scale) @ value
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-030
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-072
 def fused_attention(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -228,14 +228,15 @@ def fused_attention(
     query, key, value = (x.expand(*leading, *x.shape[-2:]) for x in (query, key, value))
     if scale is not None:  # means the same to every kernel
         query, scale = query * scale, 1.0
-    flag = causal and mask is None and n_queries == n_keys
-    if causal and not flag and n_queries > 1:  # one query sees every key
+    if causal and mask is None and n_queries == n_keys:
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scale
+        )
+    if causal and n_queries > 1:  # one query sees every key
         allowed = causal_mask(n_queries, n_keys, device=query.device)
         mask = allowed if mask is None else mask & allowed
     if mask is None:
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=flag, scale=scale
-        )
+        return F.scaled_dot_product_attention(query, key, value, scale=scale)
     blind = ~mask.any(dim=-1, keepdim=True)
     mixed = F.scaled_dot_product_attention(
         query, key, value, attn_mask=mask | blind, scale=scale

@@ -467,7 +467,7 @@ def check_memory(config: TransformerConfig, target, memory, source) -> None:
     """Refuse a memory that cannot be that of the source, or another batch's."""
     check_tokens("source", source, config.max_len)
     check_vectors(config.d_model, memory=memory)
-    if memory.shape[:2] != source.shape or len(target) != len(source):
+    if memory.shape[:2] != source.shape or target.shape[0] != source.shape[0]:
         raise ValueError(
             "target, memory and source must belong together, got shapes "
             f"{tuple(target.shape)}, {tuple(memory.shape)}, {tuple(source.shape)}"
