@@ -216,7 +216,7 @@ def test_kernel_regression_is_the_best_constant(notebook_function):
 @pytest.mark.equation("res-gaussian-softmax")
 def test_a_gaussian_kernel_is_a_softmax_of_dot_products(notebook_function):
     look_up = notebook_function(CHAPTER, "soft_look_up")
-    distance = notebook_function(CHAPTER, "half_square_distance")
+    distance = notebook_function(CHAPTER, "minus_half_square_distance")
     query, key, value = normal(4, 6), normal(7, 6, seed=1), normal(7, 2, seed=2)
     width = 1.7
     kernel = torch.exp(-((query[:, None] - key[None]) ** 2).sum(-1) / (2 * width**2))

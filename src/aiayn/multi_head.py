@@ -36,7 +36,7 @@ def split_heads(
     (batch, n_heads, length, d_head) would cut the *sequence* instead.
 
     Raises:
-        ValueError: if the width is not divisible by ``n_heads``.
+        ValueError: if ``n_heads`` is below 1 or does not divide the width.
     """
     if n_heads < 1 or x.shape[-1] % n_heads:
         raise ValueError(
@@ -101,6 +101,7 @@ class MultiHeadAttention(nn.Module):
             :func:`~aiayn.scaled_dot_product.attention`.
 
     Raises:
+        TypeError: if a size is not an integer, or attend cannot be called.
         ValueError: if a size is below 1, or d_model is not divisible by n_heads while
             d_k or d_v is left out.
     """

@@ -68,7 +68,7 @@ def sinusoidal_encoding(
     """The sinusoids that tell a token where it stands.
 
     Implements :eq:`eq-sinusoidal-encoding` (paper, section 3.5). Computed in float64,
-    rounded once at the end; an odd d_model drops the last cosine.
+    rounded at the end; an odd d_model drops the last cosine.
 
     Args:
         positions: an integer n for the rows 0 … n−1, or a tensor of positions.
@@ -195,7 +195,8 @@ class PositionalEncoding(nn.Module):
 class LearnedPositionalEncoding(PositionalEncoding):
     """A trained vector for each position up to ``max_len`` (paper, Table 3, row E).
 
-    A position of ``max_len`` or more has no vector: torch raises an IndexError.
+    A position of ``max_len`` or more has no vector: torch refuses it (on a CPU, with an
+    IndexError).
 
     Args:
         d_model, max_len: as for :class:`PositionalEncoding`.

@@ -67,12 +67,12 @@ def lstm_step(
     """
     check_step(hidden, cell, hidden_weight)
     gates = x @ input_weight.T + hidden @ hidden_weight.T + bias
-    enter, forget, candidate, show = gates.chunk(4, dim=-1)
-    cell = forget.sigmoid() * cell + enter.sigmoid() * candidate.tanh()
-    return show.sigmoid() * cell.tanh(), cell
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
+    cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+    return output_gate.sigmoid() * cell.tanh(), cell
 
 
-# %% ../../notebooks/01_recurrence.ipynb #01-026
+# %% ../../notebooks/01_recurrence.ipynb #01-028
 def read_tokens(
     lstm: nn.LSTM,
     x: Float[Tensor, "batch length d_model"],
@@ -105,7 +105,7 @@ def read_tokens(
     return outputs, (hidden, cell)
 
 
-# %% ../../notebooks/01_recurrence.ipynb #01-028
+# %% ../../notebooks/01_recurrence.ipynb #01-030
 @dataclass(frozen=True)
 class RecurrentConfig:
     """The sizes and choices of a :class:`RecurrentSeq2Seq`.
@@ -156,7 +156,7 @@ def initialise_lstm(
                 parameter[width : 2 * width] = forget_bias
 
 
-# %% ../../notebooks/01_recurrence.ipynb #01-029
+# %% ../../notebooks/01_recurrence.ipynb #01-031
 def check_sequence(name: str, tokens: Tensor) -> None:
     """Refuse what is no (batch, length) of token ids, or is empty."""
     check_integers(**{name: tokens})
@@ -196,7 +196,7 @@ def check_state(config: RecurrentConfig, target, memory, source, cache) -> None:
         )
 
 
-# %% ../../notebooks/01_recurrence.ipynb #01-031
+# %% ../../notebooks/01_recurrence.ipynb #01-033
 class RecurrentCache:
     """What a recurrent decoder keeps of the past: its state, of one size for ever.
 
@@ -260,7 +260,7 @@ class RecurrentCache:
             )
 
 
-# %% ../../notebooks/01_recurrence.ipynb #01-032
+# %% ../../notebooks/01_recurrence.ipynb #01-034
 class RecurrentSeq2Seq(nn.Module):
     """An LSTM encoder-decoder without attention, called like the book's Transformer.
 
