@@ -27,7 +27,7 @@ from torch import Tensor
 from .tokens import PAD, check_integers, check_sizes, describe
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-053
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-056
 def causal_mask(
     n_queries: int, n_keys: int | None = None, *, device: torch.device | None = None
 ) -> Bool[Tensor, "n_queries n_keys"]:
@@ -50,7 +50,7 @@ def causal_mask(
     return key_place <= query_place + (n_keys - n_queries)
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-056
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-059
 def padding_mask(
     tokens: Int[Tensor, "batch length"], pad_id: int = PAD
 ) -> Bool[Tensor, "batch 1 1 length"]:
@@ -73,7 +73,7 @@ def padding_mask(
     return (tokens != pad_id)[:, None, None, :]
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-062
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-065
 def check_attention_inputs(query, key, value, mask, scale) -> None:
     """Refuse what :func:`attention` cannot mean, naming the argument and its shape."""
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -129,7 +129,7 @@ def check_mask(mask, scores: tuple[int, ...]) -> None:
         )
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-063
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-066
 def attention_weights(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -138,7 +138,7 @@ def attention_weights(
     causal: bool = False,
     scale: float | None = None,
 ) -> Float[Tensor, "... n_queries n_keys"]:
-    """How much each query attends to each key; every row sums to 1.
+    """How much each query attends to each key: rows that may attend sum to 1.
 
     Implements :eq:`eq-attention-weights` (paper, section 3.2.1).
 
@@ -158,7 +158,7 @@ def attention_weights(
     """
     check_attention_inputs(query, key, key, mask, scale)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = (query * scale) @ key.transpose(-2, -1)  # fewer products than n·m
+    scores = (query * scale) @ key.transpose(-2, -1)  # scales n·d_k numbers, not n·m
     if causal:
         allowed = causal_mask(*scores.shape[-2:], device=scores.device)
         mask = allowed if mask is None else mask & allowed
@@ -169,7 +169,7 @@ def attention_weights(
     return scores.softmax(dim=-1).masked_fill(blind, 0.0)
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-064
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-067
 def attention(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -199,7 +199,7 @@ def attention(
     return attention_weights(query, key, mask, causal=causal, scale=scale) @ value
 
 
-# %% ../../notebooks/02_scaled_dot_product.ipynb #02-072
+# %% ../../notebooks/02_scaled_dot_product.ipynb #02-075
 def fused_attention(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -215,7 +215,8 @@ def fused_attention(
 
     Args:
         query, key, value, mask, causal, scale: as in :func:`attention`. NaN at a
-            hidden key may reach the result, which the equation keeps out.
+            hidden key may reach the result; the equation keeps it out of the result,
+            not out of the query's gradient. Neither keeps out NaN in a hidden value.
 
     Raises:
         TypeError, ValueError: as :func:`attention`.
