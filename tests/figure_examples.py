@@ -1,4 +1,7 @@
-"""Three figures of the sizes that chapters use; unit and browser tests share them."""
+"""Figures of the sizes that chapters use, and one that is hard to lay out.
+
+Unit and browser tests share them.
+"""
 
 import torch
 from helpers import seeded
@@ -160,4 +163,61 @@ def encoding():
     )
 
 
-EXAMPLES = {"saturation": saturation, "masks": masks, "encoding": encoding}
+LONG = "a label of many words that a careful author gave to one part of the figure"
+WORD = "Pneumonoultramicroscopicsilicovolcanoconiosis"
+
+
+def difficult():
+    """Long texts, words that no phone is wide enough for, holes, nothing above zero."""
+    entries = [f"{LONG}, entry {i}" for i in range(6)]
+    values = (f"{WORD} or {LONG}", f"another value: {LONG}", "c")
+
+    def holes(n):
+        return [
+            [
+                None if (i, j) in ((1, 1), (0, 3)) else 1.2 * (j - i) * n
+                for j in range(4)
+            ]
+            for i in range(3)
+        ]
+
+    return figures.explorer(
+        f"{LONG} {WORD}",
+        figures.Slider("long", label=LONG, values=values, start="c"),
+        figures.Choice("menu", label=LONG, values=entries, start=entries[0]),
+        figures.Choice("one", label=WORD, values=(LONG, WORD, "c"), start=WORD),
+        figures.Switch("on", label=f"{WORD} {LONG}"),
+        figures.Slider("n", label="n", values=(1, 2), start=1),
+        figures.Bars(
+            f"Bars {WORD}",
+            lambda long: [len(long), 2, 3, 4, 5],
+            names=[f"the {name} of these bars" for name in entries[:5]],
+            x_label=LONG,
+        ),
+        figures.Curve(
+            f"{WORD} {WORD}",
+            {LONG: lambda n: [-20 - n, -15, -12], WORD: lambda n: [-11, -19, -30]},
+            x=[1_000_000, 2_000_000, 3_000_000],
+            x_label=WORD,
+            y_label=f"{LONG} {WORD}",
+            mark=lambda n: n * 1_000_000,
+        ),
+        figures.Grid("A grid with holes", holes, kind="signed", decimals=0),
+        figures.Grid(
+            f"{LONG} {WORD}",
+            lambda on: [[on, True], [True, on]],
+            rows=[WORD, LONG],
+            columns=[LONG, WORD],
+            kind="mask",
+        ),
+        figures.Numbers({LONG: lambda menu: menu, WORD: lambda one: one}, label=WORD),
+        figures.Words(lambda one: f"{WORD}{WORD} {one} {LONG}"),
+    )
+
+
+EXAMPLES = {
+    "saturation": saturation,
+    "masks": masks,
+    "encoding": encoding,
+    "difficult": difficult,
+}

@@ -87,6 +87,8 @@ def recurrent_world(source, target) -> dict:
         "recurrent": model,
         "recurrent_memory": memory,
         "recurrent_cache": cache,
+        "narrow": small_model(pad_id=299, source_vocab_size=300, target_vocab_size=300),
+        "gates": [torch.zeros(16, 3), torch.zeros(16, 4), torch.zeros(16)],
     }
 
 
@@ -256,6 +258,8 @@ def torch_model(**changes):
 def assertion_rows(check):
     call = lambda source, target: normal(*target.shape, 11)
     return [
+        (lambda w: check(call, w.source, w.target.to(torch.int8), vocab_size=300,
+                         pad_id=299), Value, "pad_id=299 does not fit .*torch.int8"),
         (lambda w: check(3), Type, "model must be a function.*got 3"),
         (lambda w: check(w.training), Value, "model.eval"),
         (lambda w: check(w.model, w.source), Value, "source and target.*both"),
@@ -289,6 +293,19 @@ def recurrent_decode(**changes):
     return call
 
 
+def lstm_step(**changes):
+    """A step of width 4 with one thing wrong."""
+
+    def call(w):
+        settings = {"x": w.x[..., :3], "hidden": w.x[..., :4], "cell": w.x[..., :4]}
+        names = ("input_weight", "hidden_weight", "bias")
+        settings |= zip(names, w.gates, strict=True)
+        settings |= {k: of(w, v) for k, v in changes.items()}
+        return aiayn.lstm_step(**settings)
+
+    return call
+
+
 def recurrent_rows(make):
     """What the configuration refuses, and so the model."""
     return [
@@ -301,6 +318,9 @@ def recurrent_rows(make):
         (new(make, 11, 11, forget_bias=True), Type, "forget_bias must be a number.*True"),
         (new(make, 11, 11, forget_bias=NAN), Value, "forget_bias must be a finite.*nan"),
         (new(make, 11, 11, forget_bias=INF), Value, "forget_bias must be a finite.*inf"),
+        (new(make, 11, 11, forget_bias=1e39), Value, r"forget_bias .*float32.*1e\+39"),
+        (new(make, 11, 11, forget_bias=-1e39), Value, r"forget_bias .*float32.*-1e\+39"),
+        (new(make, 11, 11, forget_bias=10**400), Value, "forget_bias .*float32.* a int$"),
         (new(make, 11, 11, pad_id=None), Type, "pad_id must be an integer token id"),
         (new(make, 11, 11, pad_id=-1), Value, "pad_id=-1 is not a token id"),
         (new(make, 11, 9, pad_id=9), Value, "pad_id=9 is outside the vocabulary of 9"),
@@ -310,12 +330,38 @@ def recurrent_rows(make):
 ROWS = {
     # chapter 1
     "lstm_step": [
-        (lambda w: aiayn.lstm_step(w.x[..., :3], w.x[..., :4], w.x, torch.zeros(16, 3),
-                                   torch.zeros(16, 4), torch.zeros(16)),
-         Value, r"hidden and cell must both be \(..., 4\).*\(2, 3, 4\).*\(2, 3, 8\)"),
-        (lambda w: aiayn.lstm_step(w.x[..., :3], w.x, w.x, torch.zeros(16, 3),
-                                   torch.zeros(16, 4), torch.zeros(16)),
-         Value, r"hidden and cell must both be \(..., 4\).*\(2, 3, 8\)"),
+        (lstm_step(cell=lambda w: w.x), Value, r"cell must .*width 4.*\(2, 3, 8\)"),
+        (lstm_step(hidden=lambda w: w.x, cell=lambda w: w.x), Value,
+         r"hidden must end in .*width 4.*\(2, 3, 8\)"),
+        (lstm_step(x=lambda w: w.x), Value, r"x must end .*width 3.*\(2, 3, 8\)"),
+        (lstm_step(hidden=torch.tensor(1.0)), Value, r"hidden must .*width 4.*\(\)"),
+        (lstm_step(x=torch.tensor(1.0)), Value, r"x must .*width 3.*\(\)"),
+        (lstm_step(input_weight=torch.zeros(4, 3), hidden_weight=torch.zeros(4, 4),
+                   bias=torch.zeros(4)), Value,
+         r"must be \(4 d_model, d_input\).*\[\(4, 3\), \(4, 4\), \(4,\)\]"),
+        (lstm_step(bias=torch.zeros(1)), Value, r"\(4 d_model,\), got .*\(1,\)\]"),
+        (lstm_step(bias=torch.zeros(16, 1)), Value, r"\(4 d_model,\), got .*\(16, 1\)\]"),
+        (lstm_step(bias=torch.tensor(1.0)), Value, r"\(4 d_model,\), got .*\(\)\]"),
+        (lstm_step(input_weight=torch.zeros(12, 3)), Value, r"input_weight.*\[\(12, 3\)"),
+        (lstm_step(hidden_weight=torch.zeros(4, 16)), Value, r"hidden_weight.*\(4, 16\)"),
+        (lstm_step(hidden_weight=torch.tensor(1.0)), Value, r"hidden_weight.*\(\)"),
+        (lstm_step(x=lambda w: w.x[:1, :, :3]), Value,
+         r"one batch.*\(1, 3, 3\), \(2, 3, 4\) and \(2, 3, 4\)"),
+        (lstm_step(cell=lambda w: w.x[:, :1, :4]), Value, r"one batch.*\(2, 1, 4\)"),
+        (lstm_step(hidden=lambda w: w.x[0, 0, :4], cell=lambda w: w.x[0, 0, :4]), Value,
+         r"one batch.*\(2, 3, 3\), \(4,\) and \(4,\)"),
+        (lstm_step(x=[1.0, 2.0, 3.0]), Type, r"x must be a floating.*got \[1.0, 2.0, 3.0"),
+        (lstm_step(hidden=[1.0]), Type, "hidden must be a floating.*list"),
+        (lstm_step(bias=None), Type, "bias must be a floating.*None"),
+        (lstm_step(cell=torch.zeros(2, 3, 4, dtype=torch.long)), Type,
+         "cell must be a floating.*int64"),
+        (lstm_step(x=torch.zeros(2, 3, 3, dtype=torch.long)), Type, "x must .*int64"),
+        (lstm_step(cell=torch.zeros(2, 3, 4).double()), Type,
+         "one dtype: x is torch.float32, cell torch.float64"),
+        (lstm_step(x=torch.zeros(2, 3, 3).half()), Type,
+         "one dtype: x is torch.float16, hidden torch.float32"),
+        (lstm_step(input_weight=torch.zeros(16, 3).double()), Type,
+         "one dtype: x is torch.float32, input_weight torch.float64"),
     ],
     "RecurrentConfig": recurrent_rows(recurrence.RecurrentConfig),
     "RecurrentSeq2Seq": [
@@ -347,6 +393,17 @@ ROWS = {
          r"memory must be the pair \(hidden, cell\)"),
         (recurrent_decode(memory=lambda w: (w.source, w.source)), Type,
          "memory must hold floating-point.*int64"),
+        (recurrent_decode(memory=([1.0], [2.0])), Type,
+         r"memory must hold floating-point.*\[1.0\] \(list"),
+        (recurrent_decode(memory=lambda w: (w.recurrent_memory[0], None)), Type,
+         "memory must hold floating-point.*None"),
+        (recurrent_decode(memory=lambda w: [m.double() for m in w.recurrent_memory]),
+         Type, "memory must hold torch.float32 on cpu.*got torch.float64 on cpu"),
+        (recurrent_decode(
+            memory=lambda w: (w.recurrent_memory[0], w.recurrent_memory[1].half())),
+         Type, "memory must hold torch.float32 on cpu.*got torch.float16 on cpu"),
+        (recurrent_decode(memory=lambda w: [m.to("meta") for m in w.recurrent_memory]),
+         Type, "memory must hold torch.float32 on cpu.*got torch.float32 on meta"),
         (recurrent_decode(memory=lambda w: tuple(m[:1] for m in w.recurrent_memory)),
          Value, r"belong together.*\(1, 2, 8\).*2 layers of width 8"),
         (recurrent_decode(memory=lambda w: tuple(m[:, :1] for m in w.recurrent_memory)),
@@ -360,12 +417,33 @@ ROWS = {
         (recurrent_decode(
             target=tokens(3, 1), source=tokens(3, 4),
             memory=lambda w: tuple(m[[0, 1, 1]] for m in w.recurrent_memory)),
-         Value, "cache holds 2 rows, target has 3"),
+         Value, r"cache holds .*\(2, 2, 8\) on cpu, expected .*\(2, 3, 8\) on cpu.*reset"),
+        (recurrent_decode(
+            target=tokens(1, 1), source=tokens(1, 4),
+            memory=lambda w: tuple(m[:1] for m in w.recurrent_memory)),
+         Value, r"cache holds .*\(2, 2, 8\) on cpu, expected .*\(2, 1, 8\) on cpu"),
     ],
     "RecurrentCache.reorder": [
         (lambda w: w.recurrent_cache.reorder([0, 2]), Value, r"0 to 1, got \[0, 2\]"),
         (lambda w: w.recurrent_cache.reorder([-1]), Value, r"0 to 1, got \[-1\]"),
         (lambda w: w.recurrent_cache.reorder([[0]]), Value, "rows must be a list"),
+        (lambda w: w.recurrent_cache.reorder(1), Value, "rows must be a list.*got 1"),
+        (lambda w: w.recurrent_cache.reorder(torch.tensor([[0, 1]])), Value,
+         r"rows must be a list of rows.*int64 of shape \(1, 2\)"),
+        (lambda w: aiayn.RecurrentCache().reorder([[0]]), Value, "rows must be a list"),
+        (lambda w: w.recurrent_cache.reorder([[]]), Value, "rows must be a list"),
+        (lambda w: w.recurrent_cache.reorder(list(range(500))), Value,
+         "0 to 1, got a list$"),
+        (lambda w: w.recurrent_cache.reorder(torch.tensor([2], dtype=torch.uint8)), Value,
+         r"0 to 1, got torch.uint8 of shape \(1,\)"),
+        (lambda w: w.recurrent_cache.reorder(None), Type, "rows must hold .*got None"),
+        (lambda w: aiayn.RecurrentCache().reorder(None), Type, "rows must hold .*None"),
+        (lambda w: w.recurrent_cache.reorder("ab"), Type, "rows must hold .*got 'ab'"),
+        (lambda w: w.recurrent_cache.reorder([[1], [0, 1]]), Type,
+         r"rows must hold integers, in one list, got \[\[1\], \[0, 1\]\]"),
+        (lambda w: w.recurrent_cache.reorder([2**70]), Type, "rows must hold integers"),
+        (lambda w: w.recurrent_cache.reorder(torch.tensor([])), Type,
+         r"rows must hold integers.*float32 of shape \(0,\)"),
         (lambda w: w.recurrent_cache.reorder([0.5]), Type, "rows must hold integers"),
         (lambda w: w.recurrent_cache.reorder(torch.tensor([True, False])), Type,
          "rows must hold integers.*torch.bool"),
@@ -390,6 +468,10 @@ ROWS = {
         (new(aiayn.padding_mask, INTEGERS[0]), Value, r"tokens .*\(3,\)"),
         (new(aiayn.padding_mask, INTEGERS, None), Type, "pad_id .*integer.*None"),
         (new(aiayn.padding_mask, INTEGERS, 0.0), Type, "pad_id .*integer.*0.0"),
+        (new(aiayn.padding_mask, INTEGERS.to(torch.int8), 299), Value,
+         "pad_id=299 does not fit tokens of torch.int8: convert them with .long"),
+        (new(aiayn.padding_mask, INTEGERS.to(torch.uint8), -1), Value,
+         "pad_id=-1 does not fit tokens of torch.uint8"),
     ],
     "attention_weights": attention_rows(
         lambda q, k, v, *a, **b: aiayn.attention_weights(q, k, *a, **b)
@@ -615,6 +697,8 @@ ROWS = {
         (lambda w: w.model.encode(FLOATS), Type, "source .*integers.*float32"),
         (lambda w: w.model.encode(w.source[:, :0]), Value, "source .*at least 1"),
         (lambda w: w.model.encode(tokens(2, 33)), Value, "length 33 .*max_len=32"),
+        (lambda w: w.narrow.encode(w.source.to(torch.int8)), Value,
+         "pad_id=299 does not fit tokens of torch.int8"),
     ],
     "Transformer.decode": [
         (lambda w: w.model.decode(w.target, w.memory[:, :2], w.source), Value,
@@ -634,6 +718,10 @@ ROWS = {
          Value, "together"),
         (lambda w: w.model.decode(w.target, w.memory, w.source, cache=DecoderStore(3)),
          Value, "cache must have 2 layers.*got 3"),
+        (lambda w: w.narrow.decode(w.target.to(torch.int8), w.memory, w.source), Value,
+         "pad_id=299 does not fit tokens of torch.int8"),
+        (lambda w: w.narrow.decode(w.target, w.memory, w.source.to(torch.int8)), Value,
+         "pad_id=299 does not fit tokens of torch.int8"),
     ],
     "parameter_count": [
         (new(aiayn.parameter_count, 512), Type, "config .*TransformerConfig.*512"),
@@ -652,7 +740,12 @@ ROWS = {
             lambda s, t: torch.zeros(*t.shape, 11), w.source, w.target, vocab_size=11),
          Value, "nothing is tested: .*position 0"),
     ],
-    "assert_padding_invariant": assertion_rows(aiayn.assert_padding_invariant),
+    "assert_padding_invariant": [
+        *assertion_rows(aiayn.assert_padding_invariant),
+        (lambda w: aiayn.assert_padding_invariant(
+            w.recurrent, w.source.to(torch.int8), w.target, vocab_size=300, pad_id=299),
+         Value, "pad_id=299 does not fit tokens of torch.int8"),
+    ],
     "load_torch_transformer": [
         (lambda w: aiayn.load_torch_transformer(w.model, LINEAR), Type,
          "theirs must be an nn.Transformer, got Linear"),
@@ -836,6 +929,11 @@ ROWS = {
     "draw_into": [
         (lambda w: roles.draw_into(torch.zeros(2), nn.init.normal_, 3), Type,
          "generator must be a torch.Generator.*got 3"),
+    ],
+    "check_representable": [
+        (new(roles.check_representable, INTEGERS.to(torch.int8), pad_id=128), Value,
+         "pad_id=128 does not fit tokens of torch.int8"),
+        (new(roles.check_representable, INTEGERS, eos_id=2**63), Value, "eos_id=9.*int64"),
     ],
     "check_token_ids": [
         (new(roles.check_token_ids, INTEGERS + 11, 11), Value, "tokens .*11.*0 to 10"),

@@ -23,6 +23,7 @@ from figure_examples import (
 
 from aiayn.book import figures
 from aiayn.book.figures import numbers
+from aiayn.book.figures import states as states_of_figures
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -128,9 +129,9 @@ def test_the_page_without_script_shows_the_first_state(name):
                 for value in first[key]:
                     assert numbers.fixed(value, panel["decimals"]) in shown
         elif panel["cells"] != "mask":
-            for row in first["cells"]:
-                for value in row:
-                    assert numbers.fixed(value, panel["decimals"]) in shown
+            for value in itertools.chain(*first["cells"]):
+                text = "" if value is None else numbers.fixed(value, panel["decimals"])
+                assert text in shown
 
 
 def test_what_is_stored_is_what_is_checked_at_the_first_state():
@@ -295,6 +296,149 @@ def test_real_labels_and_native_controls_that_wait_for_the_script():
     assert "<option selected>4</option>" in html
 
 
+# ---- scales ------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("values", "height"),
+    [([-20.0, -15.0, -12.0], 100), ([20.0, 15.0, 12.0], 100), ([-1.0, 0.0, 3.0], 75)],
+)
+def test_the_line_at_zero_stays_in_the_frame(values, height):
+    html = small(figures.Curve("c", lambda n: values, x=[0, 1, 2])).html()
+    assert f'class="zero" d="M0 {height}H100"' in html
+
+
+@pytest.mark.parametrize(
+    ("x", "texts", "path"),
+    [
+        ([1e-5, 3e-5, 1e-4], ["0.000010", "0.000030", "0.000100"], "0 100L22.22 0L100"),
+        ([1000.1, 1000.2, 1000.3], ["1000.10", "1000.20", "1000.30"], "0 100L50 0L100"),
+        ([0.5, 1.0, 1.5], ["0.500", "1.000", "1.500"], "0 100L50 0L100"),
+        ([1, 2, 5], ["1", "2", "5"], "0 100L25 0L100"),
+    ],
+)
+def test_the_places_of_a_curve_are_told_apart(x, texts, path):
+    figure = small(figures.Curve("c", lambda n: [0, 1, 0], x=x, mark=lambda n: x[1]))
+    html = figure.html()
+    assert [text for text in Page(html, "th").found if text[0].isdigit()] == texts
+    assert f'd="M{path}' in html
+    assert f'class="mark" d="M{path.split("L")[1].split()[0]} 0V100"' in html
+
+
+@pytest.mark.parametrize(
+    "values", [[5, 5], [0.0, 0.0], [1e14, 1e14], [1, 1 + 1e-15], [-7e9, -7e9 - 1e-6]]
+)
+def test_a_flat_curve_has_room_above_and_below(values):
+    figure = small(figures.Curve("c", lambda n: values, x=[0, 1]))
+    [panel] = figure.data()["panels"]
+    assert panel["low"] < min(values) <= max(values) < panel["high"]
+    assert figure.html().count('<span style="top:') >= 2
+
+
+def test_small_numbers_with_many_decimals_have_a_scale():
+    panel = figures.Curve("c", lambda n: [1e-10, 2e-10], x=[0, 1], decimals=10)
+    [data] = small(panel).data()["panels"]
+    assert (data["low"], data["high"]) == (1e-10, 2e-10)
+
+
+@pytest.mark.parametrize("largest", [7e-5, 1e-5, 1.4e-6, 0.25])
+def test_the_largest_cell_is_full_and_no_cell_is_fuller(largest):
+    values = [[-largest, largest / 2, 0.0]]
+    html = small(figures.Grid("g", lambda n: values, kind="signed", decimals=7)).html()
+    shares = [float(share) for share in re.findall(r"--w:([^%]*)%", html)]
+    assert shares == [100, 50, 0]
+    assert html.count('class="minus"') == 1
+
+
+def test_what_equals_the_maximum_is_not_above_it():
+    third = torch.tensor([1 / 3, 2 / 3])
+    bars = small(figures.Bars("b", lambda n: third, maximum=2 / 3, decimals=2))
+    grid = small(figures.Grid("g", lambda n: [third], maximum=2 / 3))
+    assert "0.67" in Page(bars.html(), "td").found
+    assert "--w:100%" in grid.html()
+    with pytest.raises(ValueError, match=r"0\.6666667 is above maximum=0\.6666"):
+        small(figures.Bars("b", lambda n: third, maximum=0.6666, decimals=2))
+    with pytest.raises(ValueError, match=r"0\.6666667 is above maximum=0\.6666"):
+        small(figures.Grid("g", lambda n: [third], maximum=0.6666))
+
+
+# ---- texts -------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1 + 0.2, "0.3"),
+        (1 / 3, "0.3333"),
+        (-2.0, "−2"),
+        (-3, "−3"),
+        (12345.0, "12345"),
+        (12345.6, "12346"),
+        (1e-5, "1 × 10⁻⁵"),
+        (-2.5e-7, "−2.5 × 10⁻⁷"),
+        (torch.tensor(0.1), "0.1"),
+        (torch.tensor(-4), "−4"),
+        ("pre-norm", "pre-norm"),
+        (True, "True"),
+        (None, "None"),
+    ],
+)
+def test_values_and_names_are_written_alike(value, text):
+    html = small(
+        figures.Words(lambda v: f"{v}"),
+        figures.Bars("b", lambda v: [1], names=[value]),
+        controls=[figures.Choice("v", label="v", values=(value, 77), start=value)],
+    ).html()
+    assert f"<span>{text}</span>" in html
+    assert text in Page(html, "th").found
+
+
+def test_values_may_come_from_a_tensor():
+    values = torch.tensor([0.5, 1.0, 2.0])
+    control = figures.Slider("x", label="x", values=values, start=values[1])
+    assert control.texts == ["0.5", "1", "2"]
+    figure = small(figures.Numbers({"x": lambda x: 2 * x}), controls=[control])
+    assert Page(figure.html(), "dd").found == ["2"]
+
+
+def test_a_panel_may_stand_in_two_figures():
+    panel = figures.Bars("b", lambda n: [n])
+    first = small(panel)
+    before = first.html()
+    small(panel, controls=[slider(values=(7, 8), start=8)])
+    assert first.html() == before
+    grid = figures.Grid("g", lambda n: [[n]])
+    assert small(grid).html() == small(grid).html()
+
+
+def test_a_name_with_braces_stands_as_it_is():
+    html = small(
+        figures.Grid(
+            "g", lambda n: [[True]], rows=["{column}"], columns=["{value}"], kind="mask"
+        )
+    ).html()
+    assert 'aria-label="“{column}” may attend to “{value}”"' in html
+
+
+def test_a_table_that_scrolls_has_a_name():
+    html = small(
+        figures.Bars("one <b>", lambda n: [n]),
+        figures.Curve("two", lambda n: [n, 1], x=[0, 1]),
+    ).html()
+    region = 'tabindex="0" role="region" aria-label="The numbers of {}"'
+    assert html.count(region.format("one &lt;b&gt;")) == 1
+    assert html.count(region.format("two")) == 1
+
+
+def test_a_long_number_at_the_edge_of_an_axis_stays_inside():
+    html = small(figures.Curve("c", lambda n: [n, 1], x=[0, 4_000_000])).html()
+    assert '<span style="left:100%;transform:translateX(-100%)">4000000</span>' in html
+    assert '<span style="left:0%">0</span>' in html
+    html = small(figures.Curve("c", lambda n: [n, 1], x=[0, 100])).html()
+    assert '<span style="left:100%">100</span>' in html
+
+
+def test_a_long_value_keeps_a_slider_s_track():
+    html = slider(values=("x" * 50, "y"), start="y").html()
+    assert "min-width:12ch" in html
+
+
 # ---- the output --------------------------------------------------------------------
 def test_plain_text_says_the_first_state():
     figure = small(
@@ -378,16 +522,62 @@ def test_nothing_but_the_standard_library_is_needed():
         assert {name.split(".")[0] for name in imported} <= sys.stdlib_module_names
 
 
-def test_text_cannot_become_markup():
-    figure = figures.explorer(
-        "<b>&</b>",
-        figures.Choice("n", label="<i>", values=("<u>", "</script>"), start="<u>"),
-        figures.Words(lambda n: f"<em>{n}</em>"),
+class Elements(HTMLParser):
+    """The elements of a page, each with the names of its attributes."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.found = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, [name for name, _ in attributes]))
+
+
+def everything(text):
+    """Every kind of control and of panel, with one text in every place for a text."""
+    values = [f"{text}{i}" for i in range(5)]
+    return figures.explorer(
+        text,
+        figures.Slider("a", label=text, values=values, start=values[0]),
+        figures.Switch("b", label=text),
+        figures.Choice("c", label=text, values=values[:2], start=values[0]),
+        figures.Choice("d", label=text, values=values, start=values[0]),
+        figures.Bars(text, lambda a: [1, 2], names=[text, text], x_label=text),
+        figures.Curve(
+            text,
+            {text: lambda b: [1, 2], f"{text}2": lambda c: [2, 1]},
+            x=[0, 1],
+            x_label=text,
+            y_label=text,
+        ),
+        *(
+            figures.Grid(
+                text,
+                lambda d, cell=cell: [[cell]],
+                rows=[text],
+                columns=[text],
+                kind=kind,
+                axes=(text, text),
+                say=(text, text) if kind == "mask" else text,
+            )
+            for kind, cell in (("weights", 1), ("signed", -1), ("mask", True))
+        ),
+        figures.Grid(text, lambda d: [[False]], kind="mask", axes=(text, text)),
+        figures.Numbers({text: lambda d: d}, label=text),
+        figures.Words(lambda d: text),
     )
-    html = figure.html()
-    for markup in ("<b>&<", "<i>", "<u>", "<em>"):
-        assert markup not in html
+
+
+def test_text_cannot_become_markup():
+    harmful = '"><u>&</script>'
+    html = everything(harmful).html()
+    assert Elements(html).found == Elements(everything("x").html()).found
     assert html.count("</script>") == 1
+    text = everything(harmful).text()
+    assert text.startswith(harmful)
+    stored_texts = json.dumps(stored(html), ensure_ascii=False)
+    assert stored_texts.count("</script>") > 10
 
 
 # ---- mistakes ----------------------------------------------------------------------
@@ -431,6 +621,72 @@ NAN, INF = math.nan, math.inf
         (lambda: figures.Words(lambda n: " "), TypeError, "sentence"),
         (lambda: "panel", TypeError, "neither a control nor a panel"),
         (lambda: figures.Words(lambda: "still"), ValueError, "no panel depends on the control n"),
+        *(
+            (lambda make=make, bad=bad: make(bad), error, message)
+            for make in (
+                lambda bad: figures.Bars("p", lambda n: [n], maximum=bad),
+                lambda bad: figures.Grid("p", lambda n: [[n]], maximum=bad),
+            )
+            for bad, error, message in (
+                (NAN, ValueError, "'p', maximum: nan is not finite"),
+                (INF, ValueError, "'p', maximum: inf is not finite"),
+                (0, ValueError, "'p', maximum: 0 is not above zero"),
+                (-1, ValueError, "'p', maximum: -1 is not above zero"),
+                ("1", TypeError, "'p', maximum: expected a number, got '1'"),
+                (True, TypeError, "'p', maximum: expected a number, got True"),
+            )
+        ),
+        *(
+            (lambda make=make, bad=bad: make(bad), error, message)
+            for make in (
+                lambda bad: figures.Bars("p", lambda n: [n], decimals=bad),
+                lambda bad: figures.Grid("p", lambda n: [[n]], decimals=bad),
+                lambda bad: figures.Curve("p", lambda n: [n, 1], [0, 1], decimals=bad),
+            )
+            for bad, error, message in (
+                (-1, ValueError, "'p', decimals: -1 is not from 0 to 10"),
+                (11, ValueError, "'p', decimals: 11 is not from 0 to 10"),
+                (2.0, TypeError, "'p', decimals: expected a whole number, got 2.0"),
+                (True, TypeError, "'p', decimals: expected a whole number"),
+            )
+        ),
+        *(
+            (lambda make=make, bad=bad: make(bad), error, "label: " + message)
+            for make in (
+                lambda bad: figures.Bars(bad, lambda n: [n]),
+                lambda bad: figures.Grid(bad, lambda n: [[n]]),
+                lambda bad: figures.Curve(bad, lambda n: [n, 1], [0, 1]),
+                lambda bad: figures.Bars("p", lambda n: [n], x_label=bad),
+                lambda bad: figures.Curve("p", lambda n: [n, 1], [0, 1], x_label=bad),
+                lambda bad: figures.Curve("p", lambda n: [n, 1], [0, 1], y_label=bad),
+            )
+            for bad, error, message in (
+                (3, TypeError, "expected a text, got 3"),
+                (" ", ValueError, "an empty text"),
+            )
+        ),
+        (lambda: figures.Numbers({"x": lambda n: n}, label=3), TypeError, "label: expected a text"),
+        (lambda: figures.Numbers({3: lambda n: n}), TypeError, "name: expected a text, got 3"),
+        (lambda: figures.Curve("c", {3: lambda n: [n, 1]}, [0, 1]), TypeError, "name: expected a text, got 3"),
+        (lambda: figures.Bars("b", lambda n: [n], names=[" "]), ValueError, "names: an empty text"),
+        (lambda: figures.Bars("b", lambda n: [n], names=[[1]]), TypeError, "names: .*neither a number nor a text"),
+        (lambda: figures.Bars("b", lambda n: [n], names=[NAN]), ValueError, "names: nan is not finite"),
+        (lambda: figures.Grid("g", lambda n: [[n]], axes="ab"), TypeError, "axes: expected two texts"),
+        (lambda: figures.Grid("g", lambda n: [[n]], axes=("a", 1)), TypeError, "axes: expected a text, got 1"),
+        (lambda: figures.Grid("g", lambda n: [[n]], say=3), TypeError, "say: expected a text, got 3"),
+        (lambda: figures.Grid("g", lambda n: [[n]], say=("a", "b")), ValueError, "not one sentence"),
+        (lambda: figures.Curve("c", lambda n: [0, n], [0, 1], y_range=3), TypeError, "y_range: expected two numbers"),
+        (lambda: figures.Curve("c", lambda n: [0, n], [0, 1], y_range=("0", 9)), TypeError, "y_range: expected a number"),
+        (lambda: figures.Curve("c", lambda n: [0, n], [0, 1], y_range=(0, NAN)), ValueError, "y_range: nan"),
+        (lambda: figures.Curve("c", lambda n: [0, n], [0, 1], y_range=(1, 0)), ValueError, "is no range"),
+        (lambda: figures.Curve("c", lambda n: [0, 0], [0, 1], y_range=(0, 1e-300)), ValueError, "is no range"),
+        (lambda: figures.Curve("c", lambda n: [0, n], [0, 1e-12]), ValueError, "x: steps of 1e-12 are too small; rescale"),
+        (lambda: figures.Curve("c", lambda n: [0, n], [1, 1e16]), ValueError, "x: 1e.16 is too large"),
+        (lambda: figures.Bars("b", lambda n: [n * 1e15]), ValueError, r"\(n=1\): 1e.15 is too large to show; rescale"),
+        (lambda: figures.Numbers({"x": lambda n: n * 1e300}), ValueError, "too large to show; rescale"),
+        (lambda: figures.Bars("b", lambda n: [n * 1e-6]), ValueError, "'b': all numbers round to zero.*3e-06.*decimals=4; rescale"),
+        (lambda: figures.Curve("c", lambda n: [n * 1e-6, 0], [0, 1]), ValueError, "'c': all numbers round to zero.*rescale"),
+        (lambda: figures.Grid("g", lambda n: [[n * 1e-3]]), ValueError, "'g': all numbers round to zero.*decimals=2; rescale"),
     ],
 )  # fmt: skip
 def test_a_panel_says_what_is_wrong(panel, error, message, no_shape_checks):
@@ -447,8 +703,19 @@ def test_a_panel_says_what_is_wrong(panel, error, message, no_shape_checks):
         (lambda: slider(name="d k"), ValueError, "'d k'"),
         (lambda: figures.Switch("s", label="s", start=1), TypeError, "True nor False"),
         (lambda: figures.Choice("c", "c", ("a", "b"), "d"), ValueError, "start='d'"),
+        (lambda: slider(name=3), TypeError, "name: expected a text, got 3"),
+        (lambda: slider(name="lambda"), ValueError, "'lambda'"),
+        (lambda: slider(values=3), TypeError, "n: expected a list of values, got 3"),
+        (lambda: slider(values="abc", start="a"), TypeError, "list of values"),
+        (lambda: figures.Switch("s", label=""), ValueError, "s, label: an empty text"),
+        (lambda: figures.Switch("s", label=3), TypeError, "s, label: expected a text"),
+        (lambda: slider(values=("", "b"), start="b"), ValueError, "an empty text"),
+        (lambda: slider(values=(1.00001, 1.00002), start=1.00001), ValueError, "two read '1'"),
+        (lambda: slider(values=(1, "1"), start=1), ValueError, "two read '1'"),
+        (lambda: slider(values=(1, NAN), start=1), ValueError, "nan is not finite"),
+        (lambda: slider(values=[torch.ones(2), 1], start=1), TypeError, "neither a number nor a text"),
     ],
-)
+)  # fmt: skip
 def test_a_control_says_what_is_wrong(make, error, message, no_shape_checks):
     with pytest.raises(error, match=message):
         make()
@@ -464,6 +731,11 @@ def test_a_figure_has_a_title_a_control_and_a_panel():
         figures.explorer("t", words)
     with pytest.raises(ValueError, match="two controls have the name n"):
         figures.explorer("t", slider(), slider(), words)
+
+
+def test_stored_data_has_no_number_that_a_browser_cannot_read():
+    with pytest.raises(ValueError, match="JSON"):
+        states_of_figures.compact([math.nan])
 
 
 def test_a_large_output_says_which_panel_is_large():

@@ -321,6 +321,17 @@ def test_padding_anywhere_changes_nothing():
         assert_same(logits[0], model.output_projection(memory[0][0, -1]))
 
 
+def test_gaps_in_a_long_row():
+    """Beyond 16 numbers, an unstable sort would mix the tokens up."""
+    model = lively(small_recurrent())
+    row = tokens(1, 30, seed=5)[0].tolist()
+    gappy = [token for pair in zip(row, [PAD] * 30, strict=True) for token in pair]
+    target = torch.tensor([[BOS, 3]])
+    with torch.no_grad():
+        expected = model(torch.tensor([row]), target)
+        assert_same(model(torch.tensor([gappy]), target), expected)
+
+
 def test_the_books_assertions_pass():
     model = small_recurrent()
     source, target = tokens(2, 6), tokens(2, 6, seed=1)
@@ -432,9 +443,43 @@ def test_a_cache_follows_its_rows():
             assert_same(logits, model(source[rows], target[rows])[:, 3:])
         cache.reorder([4])
         assert cache.state[0].shape == (2, 1, 8)
+        cache.reorder([])
+        assert cache.state[0].shape == (2, 0, 8)
     empty = RecurrentCache()
-    empty.reorder([0, 0])
-    assert len(empty) == 0
+    for given in ([0, 0], [], torch.tensor([], dtype=torch.long)):
+        empty.reorder(given)
+        assert len(empty) == 0
+        assert empty.state is None
+
+
+@pytest.mark.usefixtures("no_shape_checks")  # they take uint8 for no integers
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+)
+def test_rows_of_any_integers(dtype):
+    """Torch takes an index of uint8 for a mask: [1, 0, 1] would be rows 0 and 2."""
+    model = small_recurrent()
+    source, target = tokens(300, 2), tokens(300, 2, seed=1)
+    for rows in ([1, 0, 1], [0, 1], [100, 7]):
+        cache = RecurrentCache()
+        with torch.no_grad():
+            model.decode(target, model.encode(source), source, cache=cache)
+        before = cache.state
+        cache.reorder(torch.tensor(rows, dtype=dtype))
+        for old, new in zip(before, cache.state, strict=True):
+            assert_same(new, torch.stack([old[:, row] for row in rows], dim=1))
+
+
+def test_a_cache_counts_padding_too():
+    """As the Transformer's: the length of what was given, row by row."""
+    model = small_recurrent()
+    source, cache = tokens(2, 3), RecurrentCache()
+    target = torch.tensor([[PAD, BOS, PAD, 3, PAD], [PAD, BOS, PAD, PAD, PAD]])
+    with torch.no_grad():
+        memory = model.encode(source)
+        for part, length in zip(target.split([1, 2, 2], dim=1), (1, 3, 5), strict=True):
+            model.decode(part, memory, source, cache=cache)
+            assert len(cache) == length
 
 
 def test_the_cache_has_one_size_for_ever():
@@ -490,6 +535,7 @@ def test_a_refused_call_leaves_the_cache():
     state = cache.state
     bad = [
         (tokens(3, 1), tuple(p[[0, 1, 1]] for p in memory), tokens(3, 4)),
+        (tokens(1, 1), tuple(p[:1] for p in memory), tokens(1, 4)),
         (tokens(2, 1), memory[:1], source),
         (tokens(2, 1)[:, :0], memory, source),
     ]
@@ -498,6 +544,32 @@ def test_a_refused_call_leaves_the_cache():
             model.decode(target, other, its_source, cache=cache)
         assert cache.state is state
         assert len(cache) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "held"),
+    [
+        ({"n_layers": 3}, r"float64 of shape \(3, 2, 8\)"),
+        ({"d_model": 12}, r"float64 of shape \(2, 2, 12\)"),
+        ({"dtype": torch.float32}, r"float32 of shape \(2, 2, 8\)"),
+    ],
+)
+def test_a_cache_of_another_model_is_refused(changes, held):
+    """Torch's own message names neither the cache nor both shapes."""
+    model, other = small_recurrent(), small_recurrent(**changes)
+    source, target, cache = tokens(2, 4), tokens(2, 3, seed=1), RecurrentCache()
+    with torch.no_grad():
+        other.decode(target, other.encode(source), source, cache=cache)
+        state, memory = cache.state, model.encode(source)
+        message = (
+            rf"cache holds.*{held} on cpu, expected .*float64 of shape \(2, 2, 8\)"
+        )
+        with pytest.raises(ValueError, match=message):
+            model.decode(target, memory, source, cache=cache)
+        assert cache.state is state
+        assert len(cache) == 3
+        cache.reset()
+        model.decode(target, memory, source, cache=cache)
 
 
 # --- dtypes, devices, seeds, training -------------------------------------------------
@@ -523,11 +595,79 @@ def test_other_integers(dtype):
         assert_same(model(source.to(dtype), target.to(dtype)), expected)
 
 
+def test_integers_too_small_for_the_padding_token():
+    """Torch compares int8 tokens with 299 as if it were 43."""
+    model = small_recurrent(sizes=(300, 300), pad_id=299)
+    source, target = torch.tensor([[3, 43, 5]]), torch.tensor([[BOS, 43]])
+    with torch.no_grad():
+        expected = model(source, target)
+        assert_same(expected[0], by_hand(model, [3, 43, 5], [BOS, 43]))
+        small = source.to(torch.int8), target.to(torch.int8)
+        assert_same(model(*small), expected)
+
+
+def test_under_autocast_the_memory_is_that_of_the_weights():
+    """Mixed precision multiplies in bfloat16 and keeps its states in float32."""
+    model = small_recurrent(dtype=torch.float32)
+    source, target, cache = tokens(2, 4), tokens(2, 3, seed=1), RecurrentCache()
+    with torch.no_grad():
+        exact, outside = model(source, target), model.encode(source)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for memory in (model.encode(source), outside):
+                assert {part.dtype for part in memory} == {torch.float32}
+                logits = model.decode(target, memory, source)
+                assert_same(logits.float(), exact, tolerance=0.05)
+            for part in target.split(1, dim=1):
+                logits = model.decode(part, memory, source, cache=cache)
+            assert_same(logits.float(), exact[:, -1:], tolerance=0.05)
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_as_on_the_cpu():
+    """Logits, cached decoding and the order of rows; the state moves with the model."""
+    model = lively(small_recurrent(n_layers=2))
+    source = padded([[3, 4, 5, 6], [7], [8, 9]])
+    source[1] = PAD  # a row without tokens
+    target, rows = padded([[BOS, 3, 4, 5], [BOS, 6], [BOS, 7, 8]], left=True), [2, 0, 0]
+    with torch.no_grad():
+        expected, moved = model(source, target), model(source[rows], target[rows])
+        greedy = aiayn.greedy_decode(model, source, max_len=7)
+        model.cuda()
+        source, target = source.cuda(), target.cuda()
+        assert_same(model(source, target).cpu(), expected)
+        memory = model.encode(source)
+        for index in (rows, torch.tensor(rows), torch.tensor(rows).cuda()):
+            cache = RecurrentCache()
+            first = model.decode(target[:, :2], memory, source, cache=cache)
+            assert_same(first.cpu(), expected[:, :2])
+            cache.reorder(index)
+            assert cache.state[0].is_cuda
+            its_memory = tuple(part[rows] for part in memory)
+            for place in (2, 3):
+                logits = model.decode(
+                    target[rows, place : place + 1],
+                    its_memory,
+                    source[rows],
+                    cache=cache,
+                )
+                assert_same(logits.cpu(), moved[:, place : place + 1])
+        cache = RecurrentCache()
+        found = aiayn.greedy_decode(model, source, max_len=7, cache=cache)
+        assert found.cpu().equal(greedy)
+        for part in (tuple(p.cpu() for p in memory), (memory[0], memory[1].cpu())):
+            with pytest.raises(TypeError, match="float64 on cuda.*float64 on cpu"):
+                model.decode(target, part, source)
+
+
 def test_on_meta_and_materialised():
     with torch.device("meta"):
         model = RecurrentSeq2Seq(VOCAB, VOCAB, 8, 2, dropout=0.0)
         integers = torch.zeros(2, 5, dtype=torch.long)
         assert model(integers, integers).shape == (2, 5, VOCAB)
+        cache, memory = RecurrentCache(), model.encode(integers)
+        model.decode(integers, memory, integers, cache=cache)
+        cache.reorder([0, 1, 1])  # where lists become tensors without values too
+        assert [part.shape for part in cache.state] == [(2, 3, 8)] * 2
     model = model.to_empty(device="cpu")
     model.reset_parameters(seeded(0))
     other = RecurrentSeq2Seq(VOCAB, VOCAB, 8, 2, dropout=0.0, generator=seeded(0))
@@ -549,7 +689,8 @@ def test_weights_depend_on_the_generator_alone():
     for name, weight in first.items():
         if "weight_hh" in name:
             assert weight.abs().max() <= limit
-            assert weight.abs().max() > 0.9 * limit
+            assert weight.max() > 0.9 * limit
+            assert weight.min() < -0.9 * limit
         if "bias" in name:
             parts = weight.reshape(4, 8)
             assert parts[[0, 2, 3]].eq(0).all(), name
@@ -572,6 +713,36 @@ def test_dropout_only_while_training():
             assert torch.equal(model(source, target), model(source, target))
             model.train()
             assert not torch.equal(model(source, target), model(source, target))
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_where_dropout_stands(n_layers):
+    """On both embeddings and before the logits; between layers if there are several."""
+    model = small_recurrent(n_layers=n_layers, dropout=0.3).train()
+    seen, between = [], 0.3 if n_layers > 1 else 0.0
+    model.dropout.register_forward_hook(lambda _, __, y: seen.append(tuple(y.shape)))
+    model(tokens(2, 4), tokens(2, 5, seed=1))
+    assert seen == [(2, 4, 8), (2, 5, 8), (2, 5, 8)]
+    assert model.dropout.p == 0.3
+    assert model.encoder.dropout == model.decoder.dropout == between
+
+
+def test_what_dropout_drops():
+    """With every number dropped, tokens are zeros and so are the logits."""
+    model = small_recurrent(n_layers=1, dropout=1.0).train()
+    source, target = tokens(2, 4), tokens(2, 5, seed=1)
+    with torch.no_grad():
+        memory = model.encode(source)
+        for old, new in zip(memory, model.encode(tokens(2, 4, seed=7)), strict=True):
+            assert torch.equal(old, new)
+        caches = [RecurrentCache() for _ in range(2)]
+        for seed, cache in enumerate(caches):
+            logits = model.decode(tokens(2, 5, seed=seed), memory, source, cache=cache)
+            assert logits.eq(0).all()
+        for old, new in zip(*(cache.state for cache in caches), strict=True):
+            assert torch.equal(old, new)
+        model.eval()
+        assert not model(source, target).eq(0).any()
 
 
 def test_gradients_reach_every_weight():

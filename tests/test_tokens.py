@@ -7,7 +7,12 @@ import torch
 from helpers import assert_same, seeded
 
 import aiayn
-from aiayn.tokens import check_token_ids, check_token_roles, draw_into
+from aiayn.tokens import (
+    check_representable,
+    check_token_ids,
+    check_token_roles,
+    draw_into,
+)
 
 
 def test_special_tokens():
@@ -44,6 +49,26 @@ def test_roles_that_differ_are_accepted():
 def test_token_ids_at_the_edge_are_accepted():
     check_token_ids(torch.tensor([[0, 10]]), 11)
     check_token_ids(torch.zeros(0, 3, dtype=torch.long), 11)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        (torch.uint8, 0, 255),
+        (torch.int8, -128, 127),
+        (torch.int16, -(2**15), 2**15 - 1),
+        (torch.int64, -(2**63), 2**63 - 1),
+    ],
+)
+def test_ids_that_a_dtype_can_hold(dtype, low, high):
+    tokens = torch.zeros(1, 2, dtype=dtype)
+    check_representable(tokens, pad_id=low, eos_id=high)
+    for wrong in (low - 1, high + 1):
+        message = (
+            f"eos_id={wrong} does not fit tokens of {dtype}: convert .* with .long"
+        )
+        with pytest.raises(ValueError, match=message):
+            check_representable(tokens, pad_id=low, eos_id=wrong)
 
 
 def test_drawn_numbers_depend_on_the_generator_alone():

@@ -179,7 +179,7 @@ class Figure:
     def arrow(self, x, start, end):
         self.parts.append(path(f"M{x} {start} V{end + 1}", arrow=True))
 
-    def input(self, x, bottom, words, side):
+    def input(self, x, bottom, words):
         """A name, the embedding, the positions; returns the upper edge."""
         self.parts.append(text(x, bottom, words, "end"))
         self.arrow(x, bottom - 14, bottom - 30)
@@ -217,13 +217,13 @@ class Figure:
 def figure_1(plan, address_of):
     figure = Figure(address_of)
     floor = 604
-    start = figure.input(ENCODER, floor, "source", -1)
+    start = figure.input(ENCODER, floor, "source")
     top = figure.sublayer(ENCODER, start, SELF, "attention", -1)
     top = figure.sublayer(ENCODER, top, FORWARD, "forward", -1)
     figure.frame(ENCODER, start - 4, top - 24, "Encoder", "an-encoder-layer", -1)
     memory = top - 40
 
-    start = figure.input(DECODER, floor, "target, shifted right", 1)
+    start = figure.input(DECODER, floor, "target, shifted right")
     top = figure.sublayer(DECODER, start, MASKED, "attention", 1)
     below = top
     top = figure.sublayer(DECODER, top, CROSS, "attention", 1)
@@ -372,10 +372,16 @@ def depart_drawing(self, node):
 
 class Chapter(SphinxRole):
     def run(self):
-        plan = read_plan(self.env.srcdir)
-        [chapter] = [
-            c for _, cs in plan for c in cs if str(c["number"]) == self.text.strip()
-        ]
+        plan = {str(c["number"]): c for _, cs in read_plan(self.env.srcdir) for c in cs}
+        chapter = plan.get(self.text.strip())
+        if chapter is None:
+            message = self.inliner.reporter.error(
+                f"no chapter {self.text!r}: the plan has {', '.join(plan)}",
+                line=self.lineno,
+            )
+            return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [
+                message
+            ]
         words = f"{chapter['number']} {chapter['title']}"
         if chapter["file"] not in self.env.found_docs:
             return [

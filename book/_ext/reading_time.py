@@ -48,6 +48,10 @@ def in_words(time):
     return max(1, step * round(time / step))
 
 
+def spoken(time):
+    return f"{time} minute" if time == 1 else f"{time} minutes"
+
+
 class ShowReadingTime(SphinxPostTransform):
     default_priority = 150  # tool marks are gone, folds are not made yet
     formats = ("html",)
@@ -56,7 +60,7 @@ class ShowReadingTime(SphinxPostTransform):
         if not self.env.docname.startswith("notebooks/"):
             return
         time = in_words(minutes(self.document))
-        text = f"About {time} minutes, folds and exercises aside"
+        text = f"About {spoken(time)}, folds and exercises aside"
         [title, *_] = self.document.findall(nodes.title)
         line = nodes.paragraph("", text, classes=["reading-time"])
         title.parent.insert(title.parent.index(title) + 1, line)

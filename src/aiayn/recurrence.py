@@ -33,18 +33,41 @@ from aiayn.tokens import (
     check_probability,
     check_sizes,
     check_token_roles,
+    check_vectors,
     describe,
     draw_into,
 )
 
 
 # %% ../../notebooks/01_recurrence.ipynb #01-018
-def check_step(hidden: Tensor, cell: Tensor, hidden_weight: Tensor) -> None:
-    """Refuse a state that does not belong to the weights of a step."""
-    if hidden.shape != cell.shape or hidden.shape[-1] != hidden_weight.shape[-1]:
+def check_step(x, hidden, cell, input_weight, hidden_weight, bias) -> None:
+    """Refuse tensors that make no step: other types, or shapes that do not fit."""
+    weights = {
+        "input_weight": input_weight, "hidden_weight": hidden_weight, "bias": bias
+    }  # fmt: skip
+    vectors = {"x": x, "hidden": hidden, "cell": cell}
+    for name, tensor in {**vectors, **weights}.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise TypeError(
+                f"{name} must be a floating-point tensor, got {describe(tensor)}"
+            )
+        if tensor.dtype != x.dtype:
+            raise TypeError(
+                f"all six must have one dtype: x is {x.dtype}, {name} {tensor.dtype}"
+            )
+    shapes = [tuple(weight.shape) for weight in weights.values()]
+    rows = 4 * shapes[1][-1] if shapes[1] else None
+    if [len(s) for s in shapes] != [2, 2, 1] or any(s[0] != rows for s in shapes):
         raise ValueError(
-            f"hidden and cell must both be (..., {hidden_weight.shape[-1]}), got "
-            f"shapes {tuple(hidden.shape)} and {tuple(cell.shape)}"
+            "input_weight, hidden_weight and bias must be (4 d_model, d_input), "
+            f"(4 d_model, d_model) and (4 d_model,), got shapes {shapes}"
+        )
+    check_vectors(shapes[0][1], x=x)
+    check_vectors(shapes[1][1], hidden=hidden, cell=cell)
+    if not x.shape[:-1] == hidden.shape[:-1] == cell.shape[:-1]:
+        raise ValueError(
+            "x, hidden and cell must be of one batch, got shapes "
+            f"{tuple(x.shape)}, {tuple(hidden.shape)} and {tuple(cell.shape)}"
         )
 
 
@@ -63,9 +86,11 @@ def lstm_step(
     added).
 
     Raises:
-        ValueError: if hidden and cell do not have the width of the weights.
+        TypeError: if one is no floating-point tensor, or the dtypes differ.
+        ValueError: if the weights are not those of four gates, or x, hidden and cell
+            do not have their widths or differ in batch.
     """
-    check_step(hidden, cell, hidden_weight)
+    check_step(x, hidden, cell, input_weight, hidden_weight, bias)
     gates = x @ input_weight.T + hidden @ hidden_weight.T + bias
     input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
     cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
@@ -129,8 +154,11 @@ class RecurrentConfig:
         bias = self.forget_bias
         if isinstance(bias, bool) or not isinstance(bias, int | float):
             raise TypeError(f"forget_bias must be a number, got {describe(bias)}")
-        if not abs(bias) < float("inf"):
-            raise ValueError(f"forget_bias must be a finite number, got {bias}")
+        if not abs(bias) <= torch.finfo(torch.float32).max:
+            raise ValueError(
+                "forget_bias must be a finite number that float32 can hold, "
+                f"got {describe(bias)}"
+            )
         check_token_roles(pad_id=self.pad_id)
         smaller = min(self.source_vocab_size, self.target_vocab_size)
         if self.pad_id >= smaller:
@@ -167,8 +195,13 @@ def check_sequence(name: str, tokens: Tensor) -> None:
         )
 
 
-def check_state(config: RecurrentConfig, target, memory, source, cache) -> None:
-    """Refuse a memory that is not a state, or belongs to another batch."""
+def check_state(
+    config: RecurrentConfig, weight: Tensor, target, memory, source, cache
+) -> None:
+    """Refuse what is not a state of the model, or belongs to another batch.
+
+    ``weight`` is one of the model's: a state has its dtype and its kind of device.
+    """
     check_sequence("target", target)
     check_sequence("source", source)
     if not isinstance(memory, tuple | list) or len(memory) != 2:
@@ -176,10 +209,16 @@ def check_state(config: RecurrentConfig, target, memory, source, cache) -> None:
             f"memory must be the pair (hidden, cell), got {describe(memory)}"
         )
     shape = (len(source), config.n_layers, config.d_model)
+    kind = lambda tensor: (tensor.dtype, tensor.device.type)
     for part in memory:
         if not isinstance(part, Tensor) or not part.is_floating_point():
             raise TypeError(
                 f"memory must hold floating-point tensors, got {describe(part)}"
+            )
+        if kind(part) != kind(weight):
+            raise TypeError(
+                f"memory must hold {weight.dtype} on {weight.device.type}, as the "
+                f"model, got {part.dtype} on {part.device.type}"
             )
         if part.shape != shape or len(target) != len(source):
             raise ValueError(
@@ -189,11 +228,14 @@ def check_state(config: RecurrentConfig, target, memory, source, cache) -> None:
             )
     if cache is not None and not isinstance(cache, RecurrentCache):
         raise TypeError(f"cache must be a RecurrentCache, got {describe(cache)}")
-    if cache is not None and len(cache) and cache.state[0].shape[1] != len(target):
-        raise ValueError(
-            f"cache holds {cache.state[0].shape[1]} rows, target has {len(target)}: "
-            "reorder or reset it"
-        )
+    if cache is not None and len(cache):
+        held, needed = cache.state[0], memory[0].transpose(0, 1)
+        if held.shape != needed.shape or kind(held) != kind(needed):
+            raise ValueError(
+                f"cache holds (n_layers, rows, d_model): {describe(held)} on "
+                f"{held.device.type}, expected {describe(needed)} on "
+                f"{needed.device.type}: reorder it to other rows, or reset it"
+            )
 
 
 # %% ../../notebooks/01_recurrence.ipynb #01-033
@@ -210,7 +252,7 @@ class RecurrentCache:
         self.reset()
 
     def __len__(self) -> int:
-        """Number of past tokens."""
+        """Number of past tokens, padding included."""
         return self._length
 
     @property
@@ -234,13 +276,25 @@ class RecurrentCache:
         Raises:
             TypeError, ValueError: if rows are not integers, or not rows of the cache.
         """
-        index = torch.as_tensor(rows)
+        try:
+            index = torch.as_tensor(rows)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"rows must hold integers, in one list, got {describe(rows)}"
+            ) from None
+        if not isinstance(rows, Tensor) and index.numel() == 0:  # [] has no type
+            index = index.long()
         check_integers(rows=index)
+        if index.dim() != 1:
+            raise ValueError(f"rows must be a list of rows, got {describe(rows)}")
         if self.state is None:
             return
+        index = index.long()  # torch would take uint8 for a mask
         batch = self.state[0].shape[1]
-        if index.dim() != 1 or ((index < 0) | (index >= batch)).any():
-            raise ValueError(f"rows must be a list of 0 to {batch - 1}, got {rows}")
+        if not index.is_meta and ((index < 0) | (index >= batch)).any():
+            raise ValueError(
+                f"rows must be a list of 0 to {batch - 1}, got {describe(rows)}"
+            )
         index = index.to(self.state[0].device)
         self.state = (self.state[0][:, index], self.state[1][:, index])
 
@@ -330,7 +384,8 @@ class RecurrentSeq2Seq(nn.Module):
     ]:
         """The memory: hidden state and cell after the source, of one size for ever."""
         check_sequence("source", source)
-        x = self.dropout(self.source_embedding(source.long()))
+        source = source.long()  # int8 could not be compared with every pad_id
+        x = self.dropout(self.source_embedding(source))
         zeros = x.new_zeros(self.config.n_layers, len(x), self.config.d_model)
         is_token = source != self.config.pad_id
         _, (hidden, cell) = read_tokens(self.encoder, x, is_token, (zeros, zeros))
@@ -352,10 +407,12 @@ class RecurrentSeq2Seq(nn.Module):
             source: only its batch is looked at: all that is known of it is in memory.
             cache: the state after earlier calls; it moves on.
         """
-        check_state(self.config, target, memory, source, cache)
+        weight = self.target_embedding.weight
+        check_state(self.config, weight, target, memory, source, cache)
         hidden, cell = (part.transpose(0, 1).contiguous() for part in memory)
         start = cache.state if cache is not None and len(cache) else (hidden, cell)
-        x = self.dropout(self.target_embedding(target.long()))
+        target = target.long()
+        x = self.dropout(self.target_embedding(target))
         is_token = target != self.config.pad_id
         outputs, last = read_tokens(self.decoder, x, is_token, start)
         logits = self.output_projection(self.dropout(outputs))

@@ -24,7 +24,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .tokens import PAD, check_integers, check_sizes, describe
+from aiayn.tokens import (
+    PAD,
+    check_integers,
+    check_representable,
+    check_sizes,
+    describe,
+)
 
 
 # %% ../../notebooks/02_scaled_dot_product.ipynb #02-056
@@ -61,7 +67,8 @@ def padding_mask(
 
     Raises:
         TypeError: if ``tokens`` does not hold integers, or ``pad_id`` is not one.
-        ValueError: if ``tokens`` is not (batch, length).
+        ValueError: if ``tokens`` is not (batch, length), or of a type too small for
+            ``pad_id``.
     """
     if isinstance(pad_id, bool) or not isinstance(pad_id, int):
         raise TypeError(f"pad_id must be an integer token id, got {pad_id!r}")
@@ -70,6 +77,7 @@ def padding_mask(
         raise ValueError(
             f"tokens must be (batch, length), got shape {tuple(tokens.shape)}"
         )
+    check_representable(tokens, pad_id=pad_id)
     return (tokens != pad_id)[:, None, None, :]
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "check_model_tokens",
     "check_positive",
     "check_probability",
+    "check_representable",
     "check_sizes",
     "check_token_ids",
     "check_token_roles",
@@ -171,6 +172,27 @@ def check_token_roles(**roles: int) -> None:
                 f"{name} and {seen[token]} are both {token}: give each role its own id"
             )
         seen[token] = name
+
+
+def check_representable(tokens: torch.Tensor, **roles: int) -> None:
+    """Refuse tokens of a type that cannot hold the id they are compared with.
+
+    Torch would cut the id down to the type: for int8 tokens, 299 is 43.
+
+    Args:
+        tokens: token ids.
+        roles: ids by argument name, such as ``pad_id=299``.
+
+    Raises:
+        ValueError: if an id is outside the range of the tokens' dtype.
+    """
+    limits = torch.iinfo(tokens.dtype)
+    for name, token in roles.items():
+        if not limits.min <= token <= limits.max:
+            raise ValueError(
+                f"{name}={token} does not fit tokens of {tokens.dtype}: convert them "
+                "with .long()"
+            )
 
 
 def check_token_ids(

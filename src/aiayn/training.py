@@ -33,6 +33,7 @@ from aiayn.tokens import (
     check_model_tokens,
     check_positive,
     check_probability,
+    check_representable,
     check_sizes,
     describe,
 )
@@ -50,6 +51,7 @@ def check_loss_inputs(logits, targets, smoothing, pad_id) -> None:
     """Refuse what :func:`label_smoothed_loss` cannot mean, naming the argument."""
     check_loss_settings(smoothing, pad_id)
     check_integers(targets=targets)
+    check_representable(targets, pad_id=pad_id)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
         raise TypeError(f"logits must be floating point, got {describe(logits)}")
     if logits.dim() == 0 or logits.shape[:-1] != targets.shape:

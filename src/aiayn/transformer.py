@@ -58,6 +58,7 @@ from aiayn.tokens import (
     check_integers,
     check_positive,
     check_probability,
+    check_representable,
     check_sizes,
     check_token_roles,
     check_vectors,
@@ -536,6 +537,7 @@ class Transformer(TransformerParts):
         past = 0 if cache is None else len(cache)
         check_tokens("target", target, self.config.max_len, past)
         check_memory(self.config, target, memory, source)
+        check_representable(target, pad_id=self.config.pad_id)
         source_mask = padding_mask(source, self.config.pad_id)
         positions, target_mask, stores = begin_step(
             cache, target != self.config.pad_id, len(self.decoder_layers)
@@ -664,6 +666,7 @@ def assert_causal(
     source, target, vocab_size, pad_id = _examples(
         model, source, target, vocab_size, pad_id
     )
+    check_representable(target, pad_id=pad_id)
     before = model(source, target)
     for place in range(target.shape[1]):
         other = (target[:, place] + 1) % vocab_size
@@ -706,6 +709,8 @@ def assert_padding_invariant(
         ValueError: if the model is in training mode or in half precision.
     """
     source, target, _, pad_id = _examples(model, source, target, vocab_size, pad_id)
+    check_representable(source, pad_id=pad_id)
+    check_representable(target, pad_id=pad_id)
     before, real = model(source, target), target != pad_id
     ends = {"right": (0, 3)}
     if isinstance(model, Transformer):

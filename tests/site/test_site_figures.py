@@ -159,6 +159,47 @@ def test_the_arrow_keys_walk_over_a_grid_and_say_each_cell(tab, address):
             assert tab.evaluate("scrollX") == 0
 
 
+def test_the_arrow_keys_step_over_holes_and_leave_the_browser_its_own(tab, examples):
+    figure = opened(tab, examples, "A grid with holes")
+    grid = figure.locator(".panel.grid").first
+    assert grid.locator("tbody tr").nth(1).locator("td.none").count() == 1
+    at = """() => {
+      const td = document.activeElement;
+      return [td.parentElement.rowIndex - 1, td.cellIndex - 1];
+    }"""
+    grid.locator("td[tabindex='0']").focus()
+    assert tab.evaluate(at) == [0, 0]
+    for keys, place in {
+        "ArrowRight": [0, 1],
+        "ArrowDown": [2, 1],  # there is no cell at (1, 1)
+        "ArrowLeft": [2, 0],
+        "ArrowUp": [1, 0],
+        "ArrowRight ArrowLeft ArrowRight": [1, 2],
+        "ArrowRight ArrowUp": [1, 3],  # only a hole above
+        "ArrowDown ArrowDown ArrowRight": [2, 3],
+        "Home": [2, 0],
+        "End": [2, 3],
+        "ArrowLeft ArrowUp ArrowUp Home End": [0, 2],  # the last one is a hole
+    }.items():
+        for key in keys.split():
+            tab.keyboard.press(key)
+        assert tab.evaluate(at) == place, keys
+    taken = tab.evaluate(
+        """() => ["altKey", "ctrlKey", "metaKey", "none"].map(modifier => {
+          const options = { key: "ArrowLeft", bubbles: true, cancelable: true };
+          const event = new KeyboardEvent("keydown", { ...options, [modifier]: true });
+          let heard = false;
+          const hear = () => (heard = true);
+          addEventListener("keydown", hear);
+          document.activeElement.dispatchEvent(event);
+          removeEventListener("keydown", hear);
+          return [event.defaultPrevented, heard];
+        })"""
+    )
+    assert taken == [[False, True]] * 3 + [[True, False]]
+    assert tab.evaluate(at) == [0, 1]
+
+
 def test_the_dark_theme_recolours_without_a_reload(tab, address):
     tab.emulate_media(color_scheme="light")
     tab.goto(address)
@@ -233,6 +274,42 @@ def test_a_host_s_own_keys_do_not_fire_in_a_figure(tab, examples):
     assert tab.evaluate("heard") == []
     tab.keyboard.press("Control+k")  # the search of the book
     assert tab.evaluate("heard").count("k") == 1
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_what_is_read_off_a_plot_stays_inside_and_lets_the_pointer_through(
+    tab, examples, width
+):
+    tab.set_viewport_size({"width": width, "height": 900})
+    figure = opened(tab, examples, "A grid with holes")
+    for panel in figure.locator(".panel:has(svg)").all():
+        svg, read = panel.locator("svg"), panel.locator(".read")
+        svg.scroll_into_view_if_needed()
+        box = svg.bounding_box()
+        for share in (0.02, 0.5, 0.98):
+            for down in (1, 40):
+                tab.mouse.move(box["x"] + share * box["width"], box["y"] + down)
+                assert read.text_content()
+                said, frame = read.bounding_box(), panel.bounding_box()
+                assert frame["x"] <= said["x"]
+                assert said["x"] + said["width"] <= frame["x"] + frame["width"]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_long_words_wrap_within_their_figure(tab, examples):
+    tab.set_viewport_size({"width": 320, "height": 900})
+    figure = opened(tab, examples, "A grid with holes")
+    edges = figure.bounding_box()
+    texts = ".title, .label, label, legend, label span, b, dt, dd, output, .axis, li"
+    for text in figure.locator(texts).all():
+        box = text.bounding_box()
+        if box is None or text.text_content() == "Controls":
+            continue
+        assert box["x"] >= edges["x"] - 1, text.text_content()
+        right = box["x"] + box["width"]
+        assert right <= edges["x"] + edges["width"] + 1, text.text_content()
+    for track in figure.locator("input[type=range]").all():
+        assert track.bounding_box()["width"] >= 60
 
 
 def test_the_pointer_reads_a_plot(tab, examples):

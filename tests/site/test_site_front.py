@@ -1,6 +1,7 @@
 """The front matter and the glossary: map, Figure 1, masks, reading times, terms."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -69,6 +70,26 @@ def test_a_chapter_that_is_not_written_is_named_without_a_link(site):
     for chapter in missing:
         name = f"{chapter['number']} {chapter['title']}"
         assert text.count(name) == text.count(f"{name} ({drawings.UNWRITTEN})")
+
+
+def test_a_chapter_that_is_not_planned_is_told_with_its_line(tmp_path):
+    extensions = str(ROOT / "book" / "_ext")
+    (tmp_path / "conf.py").write_text(
+        f"import sys; sys.path.insert(0, {extensions!r})\n"
+        "extensions = ['myst_parser', 'drawings']\n"
+    )
+    (tmp_path / "book").mkdir()
+    plan = (ROOT / drawings.PLAN).read_text("utf8")
+    (tmp_path / drawings.PLAN).write_text(plan, encoding="utf8")
+    (tmp_path / "index.md").write_text(
+        "# T\n\nSee {chapter}`2`.\n\nOr {chapter}`99`.\n"
+    )
+    command = [sys.executable, "-m", "sphinx", "-q", str(tmp_path), str(tmp_path / "o")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    told = "index.md:5: ERROR: no chapter '99': the plan has 1, 2, 3"
+    assert told in done.stderr
+    assert done.stderr.count("ERROR") == 1
+    assert "2 Scaled" in (tmp_path / "o" / "index.html").read_text("utf8")
 
 
 # ---- drawings on the page ----------------------------------------------------------
@@ -219,11 +240,12 @@ def test_reading_time_leaves_asides_out(aside):
 def test_reading_time_is_told_roughly():
     shown = [reading_time.in_words(t) for t in (0.2, 3.4, 9.4, 11, 13, 33)]
     assert shown == [1, 3, 9, 10, 15, 35]
+    assert [reading_time.spoken(t) for t in (1, 2)] == ["1 minute", "2 minutes"]
 
 
 def test_every_chapter_tells_its_reading_time_below_its_title(site, chapters):
     told = re.compile(
-        r'</h1>\s*<p class="reading-time">About \d+ minutes, '
+        r'</h1>\s*<p class="reading-time">About (?:1 minute|\d+ minutes), '
         r"folds and exercises aside</p>"
     )
     for chapter in chapters:

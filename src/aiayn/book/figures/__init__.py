@@ -38,6 +38,7 @@ tensors, arrays.
 
 Axes and colours span all states, so that states can be compared by eye. Arrays are
 rounded to `decimals` (by default four digits of the largest number) and shown so.
+Numbers that are too large to show, or that all round to zero, are refused: rescale.
 An output stays below 100 kB; 60 kB is a good limit. Fewer values, fewer names in a
 parameter list and shorter sentences make it smaller.
 

@@ -1,41 +1,51 @@
 """What a reader can set: sliders, switches and choices."""
 
-from collections.abc import Sequence
+import keyword
+from collections.abc import Iterable
 from html import escape
 
-from .numbers import with_minus
+from .numbers import as_lists, check_text, value_text
 
 MOST_BUTTONS = 4  # alternatives that stand side by side; more go into a menu
+MOST_ROOM = 12  # characters that a slider keeps free for its value
+
+
+def plain(value):
+    """A number of a tensor or an array as a number."""
+    return as_lists(value) if hasattr(value, "tolist") else value
 
 
 class Control:
     """What a reader can set: one of a list of values."""
 
-    def __init__(self, name: str, label: str, values: Sequence, start):
-        if not isinstance(name, str) or not name.isidentifier():
+    def __init__(self, name: str, label: str, values: Iterable, start):
+        if not check_text(name, "name").isidentifier() or keyword.iskeyword(name):
             raise ValueError(f"name={name!r} cannot be the name of a parameter")
-        values = list(values)
+        check_text(label, f"{name}, label")
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise TypeError(f"{name}: expected a list of values, got {values!r}")
+        values, start = [plain(value) for value in values], plain(start)
         if len(values) < 2:
             raise ValueError(f"{name}: {len(values)} values, expected two or more")
+        self.name, self.label, self.values = name, label, values
+        texts = [self.text(value) for value in values]
         if any(values.index(value) != i for i, value in enumerate(values)):
             raise ValueError(f"{name}: values={values} has a value twice")
         if start not in values:
             raise ValueError(f"{name}: start={start!r} is not one of {values}")
-        self.name, self.label, self.values = name, label, values
-        self.start = values.index(start)
-        self.texts = [self.text(value) for value in values]
+        if twice := [text for text in texts if texts.count(text) > 1]:
+            raise ValueError(f"{name}: values={values}: two read {twice[0]!r}")
+        self.start, self.texts = values.index(start), texts
 
     def text(self, value) -> str:
-        if isinstance(value, float):
-            return with_minus(f"{value:.4g}")
-        return with_minus(str(value)) if isinstance(value, int) else str(value)
+        return value_text(value, f"{self.name}, values")
 
 
 class Slider(Control):
     """An ordered list of values."""
 
     def html(self) -> str:
-        longest = max(map(len, self.texts))
+        longest = min(MOST_ROOM, max(map(len, self.texts)))
         return (
             f'<label class="slider"><span>{escape(self.label)}</span>'
             f'<input type="range" min="0" max="{len(self.values) - 1}" step="1" '

@@ -1,11 +1,13 @@
 """A figure made of controls and panels, as HTML and as text."""
 
+import copy
 import os
 import re
 from html import escape
 from importlib.resources import files
 
 from .controls import Control
+from .numbers import check_text
 from .panels import Panel
 from .states import compact
 
@@ -18,12 +20,12 @@ class Explorer:
 
     def __init__(self, title: str, *parts):
         controls = [part for part in parts if isinstance(part, Control)]
-        panels = [part for part in parts if isinstance(part, Panel)]
+        # copies: a panel may stand in two figures, with other controls in each
+        panels = [copy.copy(part) for part in parts if isinstance(part, Panel)]
         for part in parts:
             if not isinstance(part, Control | Panel):
                 raise TypeError(f"{part!r} is neither a control nor a panel")
-        if not isinstance(title, str) or not title.strip():
-            raise ValueError(f"title={title!r}: a figure needs a title")
+        check_text(title, "title")
         if not controls or not panels:
             raise ValueError(
                 f"{len(controls)} controls and {len(panels)} panels: "

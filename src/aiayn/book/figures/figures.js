@@ -1,5 +1,5 @@
 // Interactive figures: shows the stored numbers of the state that the controls name.
-// All numbers come from Python and stand in the page; figures.py draws the first state.
+// All numbers come from Python and stand in the page; the panels' Python draws the first state.
 (() => {
   if (customElements.get("aiayn-figure")) return;
 
@@ -97,7 +97,8 @@
           td.setAttribute("aria-label", td.says);
         } else {
           if (value < 0) td.className = "minus";
-          td.style.setProperty("--w", `${+((100 * Math.abs(value)) / panel.high).toFixed(1)}%`);
+          const share = Math.min(100, (100 * Math.abs(value)) / panel.high);
+          td.style.setProperty("--w", `${+share.toFixed(1)}%`);
         }
         return td;
       };
@@ -135,7 +136,9 @@
     else if (event.key === "End") to = [...rows[r].cells].findLast(real);
     else if (STEPS[event.key]) {
       const [down, right] = STEPS[event.key];
-      to = rows[r + down]?.cells[c + right];
+      let [i, j] = [r, c];
+      do to = rows[(i += down)]?.cells[(j += right)];
+      while (to && !real(to)); // over holes
     } else return;
     event.preventDefault();
     if (real(to)) to.focus();
@@ -178,9 +181,10 @@
         this.addEventListener(type, name);
       }
       this.addEventListener("keydown", (event) => {
+        if (event.ctrlKey || event.metaKey || event.altKey) return;
         walk(event);
         // JupyterLab and the page's theme have keys of their own
-        if (!event.ctrlKey && !event.metaKey && event.key !== "Escape") event.stopPropagation();
+        if (event.key !== "Escape") event.stopPropagation();
       });
       this.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
       this.draw();

@@ -1,9 +1,19 @@
 """The panel that is a table of coloured cells: weights, masks, signed numbers."""
 
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 
-from .numbers import check_number, decimals_for, fixed, rounded
+from .numbers import (
+    check_below,
+    check_decimals,
+    check_maximum,
+    check_number,
+    check_text,
+    fixed,
+    rounded,
+    shown_decimals,
+)
 from .states import States, check_names, check_names_fit, names_for
 from .panels import Panel, cells_html
 
@@ -29,6 +39,17 @@ class Grid(Panel):
     ):
         if kind not in self.KINDS:
             raise ValueError(f"kind={kind!r} is not one of {', '.join(self.KINDS)}")
+        where = f"Grid {check_text(label, 'Grid, label')!r}"
+        check_decimals(decimals, where)
+        check_maximum(maximum, where)
+        if not isinstance(axes, tuple | list) or len(axes) != 2:
+            raise TypeError(f"{where}, axes: expected two texts, got {axes!r}")
+        for axis in axes:
+            check_text(axis, f"{where}, axes")
+        if say is not None:
+            sentences = say if isinstance(say, tuple | list) else [say]
+            for sentence in sentences:
+                check_text(sentence, f"{where}, say")
         self.label, self.function, self.cells = label, function, kind
         self.rows, self.columns, self.axes = rows, columns, axes
         self.say, self.decimals, self.maximum = say, decimals, maximum
@@ -50,11 +71,10 @@ class Grid(Panel):
             raise ValueError(f"{where}: no state has a cell")
         self.high = 1
         if self.cells != "mask":
-            self.decimals = digits = decimals_for(every, self.decimals)
+            self.decimals = digits = shown_decimals(every, self.decimals, where)
             largest = max(map(abs, every))
-            self.high = self.maximum or rounded(largest, 4) or 1
-            if largest > self.high + 1e-4:
-                raise ValueError(f"{where}: {largest:.4g} is above maximum")
+            check_below(self.maximum, largest, where)
+            self.high = self.maximum or rounded(largest, max(4, digits)) or 1
             part.each(
                 lambda rows, at: [
                     [None if cell is None else rounded(cell, digits) for cell in row]
@@ -132,14 +152,14 @@ class Grid(Panel):
     def said(self, cell, row: str, column: str) -> str:
         text = self.say[0] if self.cells != "mask" or cell else self.say[1]
         values = {"row": row, "column": column, "value": self.shown(cell)}
-        for name, value in values.items():
-            text = text.replace("{" + name + "}", value)
-        return text
+        return re.sub(r"\{(row|column|value)\}", lambda found: values[found[1]], text)
 
     def td(self, cell, row: str, column: str) -> str:
         if cell is None:
             return '<td class="none"></td>'
-        share = f"{100 * abs(cell) / self.high:.1f}".removesuffix(".0")
+        # a rounded cell may be larger than the largest number; a colour may not
+        share = min(100, 100 * abs(cell) / self.high)
+        share = f"{share:.1f}".removesuffix(".0")
         style = f' style="--w:{share}%"'
         kind = ' class="minus"' if cell < 0 else ""
         if self.cells == "mask":

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 
 from .controls import Control
-from .numbers import check_number, scalar_text
+from .numbers import check_number, check_text, scalar_text
 from .states import States
 
 
@@ -56,6 +56,9 @@ class Numbers(Panel):
     def __init__(self, functions: Mapping[str, Callable], label: str = ""):
         if not isinstance(functions, Mapping) or not functions:
             raise TypeError("Numbers: expected a dictionary of functions")
+        check_text(label, "Numbers, label", empty=True)
+        for name in functions:
+            check_text(name, "Numbers, name")
         self.label, self.functions = label, functions
 
     def prepare(self, controls):

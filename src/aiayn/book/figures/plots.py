@@ -2,16 +2,22 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 
 from .numbers import (
+    MOST_DECIMALS,
     as_lists,
+    check_below,
+    check_decimals,
+    check_maximum,
     check_number,
+    check_text,
     decimals_for,
     fixed,
     round_span,
     rounded,
+    shown_decimals,
     ticks_within,
 )
 from .states import States, check_list, check_names_fit, names_for
@@ -21,7 +27,9 @@ MOST_X_LABELS = 8  # labels below a plot that a phone can show side by side
 NUMBERS_IN_TEXT = 12  # numbers of a row in the plain text
 
 
-def numbers_fold(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def numbers_fold(
+    label: str, heads: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
     """The numbers of a plot, as a table that opens."""
     body = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>{cells_html("td", row[1:])}</tr>'
@@ -30,7 +38,9 @@ def numbers_fold(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = cells_html("th", heads, ' scope="col"')
     return (
         "<details><summary>The numbers</summary>"
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>\n'
+        '<div class="scroll" tabindex="0" role="region" '
+        f'aria-label="The numbers of {escape(label)}">'
+        f"<table><thead><tr>{head}</tr></thead>\n"
         f"<tbody>\n{body}\n</tbody></table></div></details>"
     )
 
@@ -55,7 +65,8 @@ class Plot(Panel):
             for height, text in zip(heights, texts, strict=True)
         )
         lines = "".join(f"M0 {height}H100" for height in heights)
-        zero = f'<path class="zero" d="M0 {self.height(max(0, self.low)):g}H100"/>'
+        foot = 0 if self.low <= 0 <= self.high else self.low
+        zero = f'<path class="zero" d="M0 {self.height(foot):g}H100"/>'
         y = f'<p class="axis" aria-hidden="true">{escape(self.y_label or "")}</p>'
         x = f'<p class="axis" aria-hidden="true">{escape(self.x_label or "")}</p>'
         return (
@@ -87,6 +98,10 @@ class Bars(Plot):
         decimals: int | None = None,
         color: str = "query",
     ):
+        where = f"Bars {check_text(label, 'Bars, label')!r}"
+        check_maximum(maximum, where)
+        check_decimals(decimals, where)
+        check_axis(x_label, f"{where}, x_label")
         self.label, self.function, self.names = label, function, names
         self.maximum, self.decimals, self.x_label = maximum, decimals, x_label
         self.color = check_color(color)
@@ -100,12 +115,10 @@ class Bars(Plot):
         given = self.names is not None
         check_names_fit(self.values, self.named, controls, where, given)
         every = [value for row in self.values.states for value in row]
-        self.decimals = decimals_for(every, self.decimals)
-        digits = self.decimals
+        check_below(self.maximum, max(map(abs, every)), where)
+        self.decimals = digits = shown_decimals(every, self.decimals, where)
         self.values.each(lambda row, at: [rounded(value, digits) for value in row])
         every = [value for row in self.values.states for value in row]
-        if self.maximum is not None and max(map(abs, every)) > self.maximum:
-            raise ValueError(f"{where}: {max(map(abs, every))} is above maximum")
         self.low, self.high = round_span(every, zero=True)
         if self.maximum is not None:
             self.high = self.maximum
@@ -135,7 +148,7 @@ class Bars(Plot):
             (name, fixed(value, self.decimals))
             for name, value in zip(names, values, strict=False)
         ]
-        fold = numbers_fold((self.x_label or "bar", self.label), rows)
+        fold = numbers_fold(self.label, (self.x_label or "bar", self.label), rows)
         return self.frame(what, [path], labels) + fold
 
     def text(self):
@@ -148,6 +161,37 @@ def row_text(values: Sequence[float], decimals: int) -> str:
 
 
 LINE_COLORS = ("query", "key", "value", "accent", "muted")
+
+
+def place_label(left: float, text: str) -> str:
+    """A label below its place; a long one at the right edge stays inside of it."""
+    inside = ";transform:translateX(-100%)" if left > 95 and len(text) > 3 else ""
+    return f'<span style="left:{left:g}%{inside}">{text}</span>'
+
+
+def check_axis(label, where: str) -> None:
+    if label is not None:
+        check_text(label, where)
+
+
+def check_range(span, where: str) -> None:
+    """Two numbers that rise, by enough for ticks between them."""
+    if not isinstance(span, tuple | list) or len(span) != 2:
+        raise TypeError(f"{where}: expected two numbers, got {span!r}")
+    low, high = (check_number(end, where) for end in span)
+    if high - low < max(1e-9 * max(abs(low), abs(high)), 10.0**-MOST_DECIMALS):
+        raise ValueError(f"{where}: {span} is no range")
+
+
+def decimals_of_places(x: Sequence[float], where: str) -> int:
+    """Decimals that keep the places of a curve apart, and its steps in proportion."""
+    if all(float(place).is_integer() for place in x):
+        return 0
+    gap = min(b - a for a, b in itertools.pairwise(x))
+    decimals = max(decimals_for(x, None), 1 - math.floor(math.log10(gap) + 1e-9))
+    if decimals > MOST_DECIMALS:
+        raise ValueError(f"{where}: steps of {gap:.4g} are too small; rescale")
+    return decimals
 
 
 def check_color(role: str) -> str:
@@ -165,7 +209,7 @@ class Curve(Plot):
         self,
         label: str,
         function: Callable | Mapping[str, Callable],
-        x: Sequence[float],
+        x: Iterable,
         x_label: str | None = None,
         y_label: str | None = None,
         y_range: tuple[float, float] | None = None,
@@ -174,6 +218,15 @@ class Curve(Plot):
         decimals: int | None = None,
         colors: Sequence[str] = LINE_COLORS,
     ):
+        where = f"Curve {check_text(label, 'Curve, label')!r}"
+        check_decimals(decimals, where)
+        check_axis(x_label, f"{where}, x_label")
+        check_axis(y_label, f"{where}, y_label")
+        if y_range is not None:
+            check_range(y_range, f"{where}, y_range")
+        if isinstance(function, Mapping):
+            for name in function:
+                check_text(name, f"{where}, name")
         self.label, self.x, self.mark = label, x, mark
         self.lines = function if isinstance(function, Mapping) else {"": function}
         self.x_label, self.y_label, self.y_range = x_label, y_label, y_range
@@ -189,7 +242,7 @@ class Curve(Plot):
         x = [check_number(value, f"{where}, x") for value in x]
         if len(x) < 2 or any(a >= b for a, b in itertools.pairwise(x)):
             raise ValueError(f"{where}, x: expected two or more rising numbers")
-        self.x_decimals = decimals_for(x, None)
+        self.x_decimals = decimals_of_places(x, f"{where}, x")
         self.xs = [rounded(value, self.x_decimals) for value in x]
 
         def line(values, at):
@@ -205,12 +258,10 @@ class Curve(Plot):
             self.series[name].each(line)
         everything = self.series.values()
         every = [v for part in everything for state in part.states for v in state]
-        self.decimals = digits = decimals_for(every, self.decimals)
+        self.decimals = digits = shown_decimals(every, self.decimals, where)
         for part in everything:
             part.each(lambda row, at: [rounded(value, digits) for value in row])
         self.low, self.high = self.y_range or round_span(every, zero=False)
-        if not self.low < self.high:
-            raise ValueError(f"{where}: y_range={self.y_range} is no range")
         slack = 10.0**-digits
         if min(every) < self.low - slack or max(every) > self.high + slack:
             raise ValueError(
@@ -223,7 +274,7 @@ class Curve(Plot):
             def place(value, at):
                 if not x[0] <= check_number(value, at) <= x[-1]:
                     raise ValueError(f"{at}: {value} is outside of x")
-                return rounded(value, 4)
+                return rounded(value, max(4, self.x_decimals))
 
             self.marked = States(self.mark, controls, f"{where}, mark")
             self.marked.each(place)
@@ -254,10 +305,7 @@ class Curve(Plot):
                 f'<path class="mark" d="M{self.along(self.marked.now):g} 0V100"/>'
             )
         ticks, decimals = ticks_within(self.xs[0], self.xs[-1])
-        labels = " ".join(
-            f'<span style="left:{self.along(x):g}%">{fixed(x, decimals)}</span>'
-            for x in ticks
-        )
+        labels = " ".join(place_label(self.along(x), fixed(x, decimals)) for x in ticks)
         legend = f'<ul class="legend">{legend}</ul>' if len(self.series) > 1 else ""
         what = f"Line plot: {self.label}; the table below has the numbers"
         rows = [
@@ -267,7 +315,8 @@ class Curve(Plot):
             )
         ]
         heads = [self.x_label or "x", *(name or self.label for name in self.series)]
-        return legend + self.frame(what, paths, labels) + numbers_fold(heads, rows)
+        fold = numbers_fold(self.label, heads, rows)
+        return legend + self.frame(what, paths, labels) + fold
 
     def text(self):
         return [

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from .controls import Control
-from .numbers import as_lists, with_minus
+from .numbers import as_lists, value_text
 
 MOST_STATES = 20_000
 """Calls of one function; more would not fit in an output anyway."""
@@ -80,7 +80,8 @@ class States:
 
 
 def compact(value) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    """JSON that a browser reads: no NaN, no Infinity."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def check_list(value, where: str) -> list:
@@ -98,7 +99,7 @@ def check_names(value, where: str) -> list[str]:
     """Names of bars, rows or columns."""
     if not isinstance(value, list):
         raise TypeError(f"{where}: expected a list of names, got {value!r}")
-    return [with_minus(str(v)) if isinstance(v, int | float) else str(v) for v in value]
+    return [value_text(name, where) for name in value]
 
 
 def names_for(part: States, names, controls, where: str) -> States:
