@@ -161,7 +161,7 @@ FAULTS = {
         "test_the_causal_flag_acts_with_and_without_a_mask",
     ),
     "the flag of torch, upper left": Fault(
-        FUSED, " and n_queries == n_keys\n", "\n",
+        FUSED, " and n_queries == n_keys:\n", ":\n",
         "test_causal_aligns_the_last_query_with_the_last_key",
     ),
     "one token further": Fault(
