@@ -50,6 +50,19 @@ def columns(panel, first=1):
     return [text for row in panel["rows"][first:] for text in row[1:]]
 
 
+def test_chapter_1_shows_a_look_up_by_hue(figure):
+    element, data = figure("01_recurrence", "A look-up by hue")
+    keys = torch.tensor([0.0, 60.0, 120.0], dtype=torch.float64)
+    colours = torch.tensor([[255.0, 0], [255, 255], [0, 255]], dtype=torch.float64)
+    for state, (words, weights_panel) in figure_walk.walk(element, data):
+        hue, temperature = map(float, settings(data, state))
+        weights = (-(hue - keys).abs() / temperature).softmax(dim=-1)
+        near(columns(weights_panel), weights)
+        red, green = (weights @ colours).round().int().tolist()
+        assert f"red {red}, green {green} of 255" in words["words"], state
+        assert f"{weights.max():.2f}" in words["words"], state
+
+
 def test_chapter_2_shows_masks_and_weights(figure):
     element, data = figure("02_scaled_dot_product", "Who sees what")
     generator = torch.Generator().manual_seed(4)
