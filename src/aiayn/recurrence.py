@@ -12,7 +12,6 @@ __all__ = [
     "read_tokens",
     "RecurrentConfig",
     "initialise_lstm",
-    "check_sequence",
     "check_state",
     "RecurrentCache",
     "RecurrentSeq2Seq",
@@ -31,6 +30,7 @@ from aiayn.tokens import (
     PAD,
     check_integers,
     check_probability,
+    check_sequence,
     check_sizes,
     check_token_roles,
     check_vectors,
@@ -185,16 +185,6 @@ def initialise_lstm(
 
 
 # %% ../../notebooks/01_recurrence.ipynb #01-031
-def check_sequence(name: str, tokens: Tensor) -> None:
-    """Refuse what is no (batch, length) of token ids, or is empty."""
-    check_integers(**{name: tokens})
-    if tokens.dim() != 2 or tokens.shape[1] == 0:
-        raise ValueError(
-            f"{name} must be (batch, length) with length at least 1, "
-            f"got shape {tuple(tokens.shape)}"
-        )
-
-
 def check_state(
     config: RecurrentConfig, weight: Tensor, target, memory, source, cache
 ) -> None:

@@ -174,6 +174,21 @@ def check_token_roles(**roles: int) -> None:
         seen[token] = name
 
 
+def check_sequence(name: str, tokens: torch.Tensor) -> None:
+    """Refuse what is no (batch, length) of token ids, or is empty.
+
+    Raises:
+        TypeError: if ``tokens`` does not hold integers.
+        ValueError: if the shape is another, or the length 0.
+    """
+    check_integers(**{name: tokens})
+    if tokens.dim() != 2 or tokens.shape[1] == 0:
+        raise ValueError(
+            f"{name} must be (batch, length) with length at least 1, "
+            f"got shape {tuple(tokens.shape)}"
+        )
+
+
 def check_representable(tokens: torch.Tensor, **roles: int) -> None:
     """Refuse tokens of a type that cannot hold the id they are compared with.
 

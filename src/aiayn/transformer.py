@@ -59,6 +59,7 @@ from aiayn.tokens import (
     check_positive,
     check_probability,
     check_representable,
+    check_sequence,
     check_sizes,
     check_token_roles,
     check_vectors,
@@ -455,12 +456,7 @@ class TransformerParts(nn.Module):
 # %% ../../notebooks/06_transformer.ipynb #06-033
 def check_tokens(name: str, tokens: Tensor, max_len: int, past: int = 0) -> None:
     """Refuse what is no (batch, length) of token ids, is empty, or is too long."""
-    check_integers(**{name: tokens})
-    if tokens.dim() != 2 or tokens.shape[1] == 0:
-        raise ValueError(
-            f"{name} must be (batch, length) with length at least 1, "
-            f"got shape {tuple(tokens.shape)}"
-        )
+    check_sequence(name, tokens)
     check_length(past + tokens.shape[1], max_len)
 
 
