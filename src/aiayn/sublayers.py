@@ -2,8 +2,8 @@
 """Sub-layers.
 
 Around its attentions a Transformer needs a network that works on each token,
-vectors that keep their size, a path for the gradient, and a place to start: the
-embeddings.
+vectors that keep their size, a path for the gradient, and a place to start and to
+end: the embeddings.
 """
 
 # %% auto #0
@@ -41,7 +41,8 @@ class PositionwiseFeedForward(nn.Module):
         bias: whether the two maps add a bias.
 
     Raises:
-        ValueError: if a width is below 1.
+        TypeError: if a width is not an integer.
+        ValueError: if one is below 1.
     """
 
     def __init__(self, d_model: int, d_ff: int, *, bias: bool = True):
@@ -69,6 +70,7 @@ def residual(
     return x + change
 
 
+# %% ../../notebooks/05_sublayers.ipynb #05-033
 class Sublayer(nn.Module):
     """What surrounds every attention and feed-forward: residual, dropout, norm.
 
@@ -81,6 +83,7 @@ class Sublayer(nn.Module):
         norm_first: normalise what goes into the sub-layer, not the sum.
 
     Raises:
+        TypeError: if d_model is not an integer, or dropout not a number.
         ValueError: if d_model is below 1 or dropout is outside [0, 1].
     """
 
@@ -108,7 +111,7 @@ class Sublayer(nn.Module):
         return self.norm(residual(x, self.dropout(sublayer(x))))
 
 
-# %% ../../notebooks/05_sublayers.ipynb #05-022
+# %% ../../notebooks/05_sublayers.ipynb #05-046
 class TokenEmbedding(nn.Module):
     """A vector for each token, multiplied by √d_model on the way in.
 
@@ -121,7 +124,8 @@ class TokenEmbedding(nn.Module):
         std: standard deviation of the initial weights; d_model^-½ unless given.
 
     Raises:
-        ValueError: if a size is below 1 or std is not a positive number.
+        TypeError: if a size is not an integer, or std not a number.
+        ValueError: if a size is below 1 or std is not a finite number above 0.
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, std: float | None = None):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import assert_same, normal, small_config, stir
+from helpers import DTYPES, assert_same, normal, small_config, stir
 from torch import nn
 from torch_names import (
     assert_same_gradients,
@@ -103,17 +103,35 @@ def test_multihead_attention(attend, n_queries, n_keys):
 
 
 @pytest.mark.equation("eq-layer-norm")
-def test_layer_norm_of_the_chapter(notebook_function):
-    """allennlp#953, annotated-transformer#122: n − 1, eps outside the root."""
+@pytest.mark.parametrize("shape", [(6,), (1, 3), (3, 4, 6), (2, 1, 3, 65)])
+@pytest.mark.parametrize("eps", [1e-12, 1e-5, 1e-2, 1.0])
+def test_layer_norm_of_the_chapter(notebook_function, shape, eps):
+    """BERT-pytorch#30, allennlp#953, annotated-transformer#122: n − 1, eps outside."""
     layer_norm = notebook_function("05_sublayers", "layer_norm")
-    for eps in (1e-5, 1e-2):
-        ours, theirs = leaves((3, 4, 6), (6,), (6,))
-        out = layer_norm(*ours, eps)
-        expected = F.layer_norm(theirs[0], (6,), *theirs[1:], eps)
-        assert_same(out.detach(), expected.detach())
-        backward(out)
-        backward(expected)
-        assert_same_input_gradients(ours, theirs)
+    ours, theirs = leaves(shape, shape[-1:], shape[-1:])
+    out = layer_norm(*ours, eps)
+    expected = F.layer_norm(theirs[0], shape[-1:], *theirs[1:], eps)
+    assert_same(out.detach(), expected.detach())
+    backward(out)
+    backward(expected)
+    assert_same_input_gradients(ours, theirs)
+
+
+@pytest.mark.equation("eq-layer-norm")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm_of_the_chapter_in_every_dtype(notebook_function, dtype):
+    """The equation computes in the dtype it gets, torch in float32: rounding apart."""
+    layer_norm = notebook_function("05_sublayers", "layer_norm")
+    x = normal(3, 4, 16).to(dtype)
+    expected = F.layer_norm(x.double(), (16,))
+    out = layer_norm(x)
+    assert out.dtype == dtype
+    assert_same(out.double(), expected, max(8 * torch.finfo(dtype).eps, 1e-10))
+
+
+@pytest.mark.equation("eq-layer-norm")
+def test_layer_norm_of_the_chapter_at_its_edges(notebook_function):
+    layer_norm = notebook_function("05_sublayers", "layer_norm")
     example = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     expected = [1.732046, -0.577349, -0.577349, -0.577349]
     assert_same(layer_norm(example, eps=1e-6), expected, 1e-6)
