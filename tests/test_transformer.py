@@ -440,6 +440,143 @@ def test_the_assertions_hold_for_our_models(changes):
     assert_causal(model, tokens(2, 3) % 4 + 6, tokens(2, 4) % 4 + 6)
 
 
+# --- planted leaks --------------------------------------------------------------------
+
+
+def attend_with(rule):
+    """``attend`` under a mask that ``rule`` makes of mask, causal flag and lengths."""
+
+    def attend(query, key, value, mask=None, *, causal=False, scale=None):
+        n, m = query.shape[-2], key.shape[-2]
+        lower = torch.ones(n, m, dtype=torch.bool).tril(m - n) | (not causal)
+        keep = rule(torch.ones(n, m, dtype=torch.bool) if mask is None else mask, lower)
+        return aiayn.attention(query, key, value, keep, scale=scale)
+
+    return attend
+
+
+def further(lower: Tensor) -> Tensor:
+    """One place more in every row."""
+    return F.pad(lower[:, :-1], (1, 0), value=True)
+
+
+def over_queries(query, key, value, mask=None, *, causal=False, scale=None):
+    """PyTorch-NLP#2: a softmax along the queries."""
+    keep = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool)
+    keep = keep.tril() if causal else keep
+    scores = (query @ key.mT).masked_fill(~(keep & mask), -math.inf)
+    return scores.softmax(-2).nan_to_num() @ value
+
+
+def over_rows(query, key, value, mask=None, *, causal=False, scale=None):
+    """The decoder's self-attention along the batch."""
+    if not causal:
+        return aiayn.attention(query, key, value, mask, scale=scale)
+    turned = (x.transpose(0, -2) for x in (query, key, value))
+    return aiayn.attention(*turned, scale=scale).transpose(0, -2)
+
+
+class NormOver(nn.LayerNorm):
+    def __init__(self, axis):
+        super().__init__(16)
+        self.axis = axis
+
+    def forward(self, x):
+        return x - x.mean(self.axis, keepdim=True)
+
+
+class RawPlaces(nn.Module):
+    def forward(self, x, positions=None):
+        return x + torch.arange(x.shape[1])[:, None] / 8
+
+
+class TargetMaskAcross(DecoderLayer):
+    """SeekDeeper#3: the target's mask in cross-attention wherever it fits."""
+
+    def forward(self, x, memory, target_mask=None, source_mask=None, *, cache=None):
+        same = target_mask.shape == source_mask.shape
+        return super().forward(x, memory, target_mask, target_mask if same else None)
+
+
+def replaced(path: str, part: nn.Module) -> Transformer:
+    """A small model with one part replaced."""
+    model = small_model()
+    parent, _, name = path.rpartition(".")
+    if isinstance(part, DecoderLayer):
+        part.load_state_dict(model.get_submodule(path).state_dict())
+    setattr(model.get_submodule(parent), name, part)
+    return model.double().eval()
+
+
+ASSERTIONS = (assert_causal, assert_padding_invariant)
+DECODER_NORM = "decoder_layers.1.around_cross_attention.norm"
+LEAKS = {  # a broken model; which assertion rings (causal, padding), what it says
+    "causal flag dropped": (
+        lambda: small_model(attend=attend_with(lambda mask, lower: mask)),
+        "position 0 .*enters in decoder_layers.0.self_attention$", None,
+    ),
+    "causal mask off by one": (
+        lambda: small_model(attend=attend_with(lambda mask, lo: mask & further(lo))),
+        "target position 1 .*position 0 .*decoder_layers.0.self_attention$", None,
+    ),
+    "causal flag where there is no mask": (
+        lambda: small_model(attend=attend_with(
+            lambda mask, lower: lower if mask.all() else mask)),
+        None, "neighbours|padding",
+    ),
+    "softmax over the queries": (
+        lambda: small_model(attend=over_queries),
+        "decoder_layers.0.self_attention$", "source .*encoder_layers.0.self_attention$",
+    ),
+    "norm over time": (
+        lambda: replaced(DECODER_NORM, NormOver(1)),
+        f"{DECODER_NORM}$", f"right of the target .*{DECODER_NORM}$",
+    ),
+    "mask dropped": (
+        lambda: small_model(attend=attend_with(lambda mask, lower: lower)),
+        None, "right of the source .*encoder_layers.0.self_attention$",
+    ),
+    "the target's mask on the source": (
+        lambda: replaced("decoder_layers.1", TargetMaskAcross(small_config())),
+        None, "source .*decoder_layers.1.cross_attention$",
+    ),
+    "padding counted as positions": (
+        lambda: replaced("target_positions", RawPlaces()),
+        None, "left of the target .*target_positions$",
+    ),
+    "the first row's mask for all": (
+        lambda: small_model(attend=attend_with(lambda m, lower: m[:1] & lower)),
+        None, "neighbours .*row 1 .*encoder_layers.0.self_attention$",
+    ),
+    "attention over the batch": (
+        lambda: small_model(attend=over_rows),
+        None, "neighbours .*row 0 .*decoder_layers.0.self_attention$",
+    ),
+    "norm over the batch": (
+        lambda: replaced("encoder_layers.1.around_feed_forward.norm", NormOver(0)),
+        None, "neighbours .*encoder_layers.1.around_feed_forward.norm$",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize(("broken", "future", "padding"), LEAKS.values(), ids=LEAKS)
+def test_a_planted_leak_is_found_and_its_module_named(broken, future, padding):
+    """attention-is-all-you-need-pytorch#19, DI-engine#333, onnxruntime-genai#1639, …
+
+    Which of the two rings, what it names, and that the other stays silent; the hooks
+    that find the module are gone afterwards.
+    """
+    model = broken()
+    for check, message in zip(ASSERTIONS, (future, padding), strict=True):
+        if message is None:
+            check(model)
+        else:
+            with pytest.raises(AssertionError, match=message):
+                check(model)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
 def test_assert_causal_names_the_place_that_saw_the_future():
     model = small_model()
     source, target = tokens(2, 4), tokens(2, 5, seed=1)
@@ -449,12 +586,33 @@ def test_assert_causal_names_the_place_that_saw_the_future():
         logits[:, 1] += 1e-3 * target[:, 3:4]
         return logits
 
-    with pytest.raises(AssertionError, match="target position 3 .* position 1 "):
+    with pytest.raises(AssertionError, match=r"position 3 .* position 1 by \S+$"):
         assert_causal(leaking, source, target, vocab_size=VOCAB)
     blind = lambda source, target: model(source, torch.ones_like(target))
     with pytest.raises(ValueError, match="nothing is tested: .*target position 0"):
         assert_causal(blind, source, target, vocab_size=VOCAB)
     assert_causal(model, source, target)
+
+
+def test_every_place_before_the_change_is_looked_at():
+    """A leak from each place to each earlier one, in one row of the batch."""
+    model = small_model()
+    source, target = tokens(3, 4), tokens(3, 4, seed=1)
+    for j in range(4):
+        for i in range(4):
+            for row in range(3):
+
+                def leaking(source, target, i=i, j=j, row=row):
+                    logits = model(source, target).clone()
+                    logits[row, i, 7] += 1e-3 * target[row, j]
+                    return logits
+
+                if i >= j:
+                    assert_causal(leaking, source, target, vocab_size=VOCAB)
+                    continue
+                message = f"target position {j} .*position {i} by 0.00"
+                with pytest.raises(AssertionError, match=message):
+                    assert_causal(leaking, source, target, vocab_size=VOCAB)
 
 
 def test_assert_padding_invariant_names_the_side():
@@ -468,8 +626,24 @@ def test_assert_padding_invariant_names_the_side():
         return model(source, target) + 1e-3 * target.shape[1]
 
     for leaking, side in ((counts_source, "source"), (counts_target, "target")):
-        with pytest.raises(AssertionError, match=f"on the right of the {side} move"):
+        with pytest.raises(AssertionError, match=f"right of the {side} move .*\\d$"):
             assert_padding_invariant(leaking, source, target, vocab_size=VOCAB)
+
+
+def test_assert_padding_invariant_names_the_row_that_saw_its_neighbours():
+    """Whatever the row: what it gets may not depend on who stands beside it."""
+    model = small_model()
+    source, target = tokens(3, 4), tokens(3, 5, seed=1)
+    for row in range(3):
+
+        def looks_aside(source, target, row=row):
+            logits = model(source, target).clone()
+            if len(source) == 3:
+                logits[row, 2] += 1e-3 * source[row - 1, 0]
+            return logits
+
+        with pytest.raises(AssertionError, match=f"others from row {row} moves the"):
+            assert_padding_invariant(looks_aside, source, target, vocab_size=VOCAB)
 
 
 def test_assert_padding_invariant_pads_a_transformer_on_the_left_too(monkeypatch):
@@ -480,6 +654,94 @@ def test_assert_padding_invariant_pads_a_transformer_on_the_left_too(monkeypatch
     monkeypatch.setattr(transformer, "count_positions", place)
     with pytest.raises(AssertionError, match="on the left of the source move"):
         assert_padding_invariant(model)
+
+
+class OneSequence(nn.Module):
+    """A decoder alone, or an encoder: tokens in, logits out."""
+
+    def __init__(self, *, causal):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.causal = aiayn.TokenEmbedding(VOCAB, 16), causal
+        self.layer = EncoderLayer(small_config(dropout=0.0))
+
+    def forward(self, tokens):
+        mask, x = aiayn.padding_mask(tokens), self.embedding(tokens)
+        look = lambda x: self.layer.self_attention(x, x, x, mask, causal=self.causal)
+        x = self.layer.around_self_attention(x, look)
+        x = self.layer.around_feed_forward(x, self.layer.feed_forward)
+        return x @ self.embedding.weight.T
+
+
+def test_models_of_one_sequence_are_tested_through_a_function():
+    given = (tokens(2, 4), tokens(2, 4, seed=1))
+    for causal in (True, False):
+        model = OneSequence(causal=causal).eval()
+        alone = lambda source, target, model=model: model(target)
+        assert_padding_invariant(alone, *given, vocab_size=VOCAB)
+        if causal:
+            assert_causal(alone, *given, vocab_size=VOCAB)
+        else:
+            with pytest.raises(AssertionError, match="not causal: .*position 0 "):
+                assert_causal(alone, *given, vocab_size=VOCAB)
+    deaf = lambda source, target: torch.ones(*target.shape, VOCAB)
+    with pytest.raises(ValueError, match="nothing is tested: no token of the target"):
+        assert_padding_invariant(deaf, *given, vocab_size=VOCAB)
+    with pytest.raises(ValueError, match="nothing is tested: no token of the target"):
+        assert_padding_invariant(alone, given[0], given[1] * 0, vocab_size=VOCAB)
+
+
+def test_no_false_alarm():
+    """Forbidden tokens as -inf, NaN under the padding, logits of any size."""
+    model = small_model()
+    source, target = padded([[3, 4, 2], [6, 2]]), padded([[1, 9, 4], [1, 3]])
+
+    def odd(source, target, size=1.0):
+        logits = size * model(source, target)
+        logits[..., 0] = -math.inf
+        logits[target == 0] = math.nan
+        return logits
+
+    for size in (1e-3, 1.0, 1e6):
+        sized = lambda s, t, size=size: odd(s, t, size)
+        assert_causal(sized, source, target, vocab_size=VOCAB)
+        assert_padding_invariant(sized, source, target, vocab_size=VOCAB)
+    left = padded([[1, 9, 4], [1, 3]], left=True)
+
+    def busy(source, target):
+        logits = model(source, target).clone()
+        logits[target == 0] = target.sum().double()  # nobody reads it
+        return logits
+
+    assert_causal(busy, source, left, vocab_size=VOCAB)
+    single = small_model(dtype=torch.float32)
+    for check in ASSERTIONS:
+        check(single)
+        check(single.double())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_leak_into_nan_or_infinity_is_a_leak(value):
+    model = small_model()
+    source, target = tokens(2, 4), tokens(2, 5, seed=1)
+
+    def leaking(source, other):
+        logits = model(source, other).clone()
+        if not torch.equal(other[:, 3], target[:, 3]):
+            logits[0, 1, 2] = value
+        return logits
+
+    with pytest.raises(AssertionError, match="position 3 .*position 1 by inf"):
+        assert_causal(leaking, source, target, vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("check", [assert_causal, assert_padding_invariant])
+def test_what_is_not_a_function_of_its_tokens_is_refused(check):
+    """pytorch#124464: dropout that a function hides would look like a leak."""
+    model = small_model(dropout=0.5).train()
+    call = lambda source, target: model(source, target)
+    with pytest.raises(ValueError, match="other logits for the same tokens.*eval"):
+        check(call, tokens(2, 4), tokens(2, 5), vocab_size=VOCAB)
 
 
 @pytest.mark.parametrize("check", [assert_causal, assert_padding_invariant])
@@ -547,6 +809,140 @@ def test_recording_ends_with_the_block_whatever_happens_in_it():
     plain_logits(model, tokens(1, 2), tokens(1, 2))
     assert {len(w) for w in outer.values()} == {2}
     assert not any("mix" in vars(m) for m in model.modules())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+class Kernel(nn.Module):
+    """A module of somebody else's that calls torch's kernel."""
+
+    def __init__(self, **settings):
+        super().__init__()
+        self.settings = settings
+
+    def forward(self, query, key, value):
+        return F.scaled_dot_product_attention(query, key, value, **self.settings)
+
+
+FREE = normal(3, 5, seed=4) > -0.5
+KERNEL_CALLS = {
+    "plain": ({}, {}),
+    "boolean mask": ({"attn_mask": FREE}, {"mask": FREE}),
+    "mask of numbers": (
+        {"attn_mask": torch.zeros(3, 5).double().masked_fill(~FREE, -math.inf)},
+        {"mask": FREE},
+    ),
+    "scale": ({"scale": 0.1}, {"scale": 0.1}),
+    "causal": (
+        {"is_causal": True},
+        {"mask": torch.ones(3, 5, dtype=torch.bool).tril()},  # torch's: upper left
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "ours"), KERNEL_CALLS.values(), ids=[*KERNEL_CALLS]
+)
+def test_calls_of_the_kernel_are_recorded_wherever_they_are(settings, ours):
+    module = nn.ModuleDict({"body": nn.ModuleDict({"attend": Kernel(**settings)})})
+    query = normal(2, 3, 4)
+    key, value = normal(2, 5, 4, seed=1), normal(2, 5, 7, seed=2)
+    attend = module["body"]["attend"]
+    with record_attention(module) as recorded:
+        F.scaled_dot_product_attention(query, key, value)  # none of the model's
+        mixed = attend(query, key, value)
+    assert list(recorded) == ["body.attend"]
+    (weights,) = recorded["body.attend"]
+    assert_same(weights, aiayn.attention_weights(query, key, **ours))
+    assert_same(weights @ value, mixed)
+    assert torch.equal(mixed, attend(query, key, value))
+
+
+def test_shared_key_heads_of_the_kernel_are_recorded():
+    module = Kernel(enable_gqa=True)
+    query, key = normal(2, 4, 3, 8), normal(2, 2, 5, 8, seed=1)
+    with record_attention(module) as recorded:
+        module(query, key, key)
+    expected = aiayn.attention_weights(query, key.repeat_interleave(2, 1))
+    assert_same(recorded[""][0], expected)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+@pytest.mark.parametrize("asked", [True, False], ids=["asked for weights", "not asked"])
+@pytest.mark.parametrize("training", [True, False])
+def test_torchs_multihead_attention_is_recorded(asked, training):
+    """With dropout: the same random numbers, and the weights before it."""
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True).double()
+    stir(module, seed=1)
+    module.train(training)
+    x, key = normal(2, 3, 8), normal(2, 5, 8, seed=1)
+    hidden = torch.zeros(2, 5, dtype=torch.bool)
+    hidden[1, 2:] = True
+    call = lambda: module(x, key, key, key_padding_mask=hidden, need_weights=asked)
+    torch.manual_seed(5)
+    plain = call()[0]
+    torch.manual_seed(5)
+    with record_attention(module) as outer, record_attention(module) as inner:
+        mixed = call()[0]
+    assert_same(mixed, plain.detach(), 1e-12)
+    expected = module.eval()(
+        x, key, key, key_padding_mask=hidden, average_attn_weights=False
+    )[1]
+    for recorded in (outer, inner):
+        assert list(recorded) == [""]
+        (weights,) = recorded[""]
+        assert_same(weights, expected.detach())
+        assert not weights.requires_grad
+
+
+def test_a_query_of_torchs_module_that_sees_nothing_has_no_weights():
+    """pytorch#103749: its kernel gives zeros, its other road NaN."""
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(8, 2, batch_first=True).double().eval()
+    x, hidden = normal(1, 3, 8), torch.ones(1, 3, dtype=torch.bool)
+    with record_attention(module) as recorded:
+        out, _ = module(x, x, x, key_padding_mask=hidden, need_weights=False)
+        module(x, x, x, key_padding_mask=hidden)
+    assert out.isfinite().all()
+    assert not recorded[""][0].any()
+    assert recorded[""][1].isnan().all()
+
+
+def test_our_attentions_are_recorded_once_beside_others():
+    """Ours use the kernel too, on every road that mixes."""
+    model = nn.ModuleDict({"ours": small_model(), "kernel": Kernel()})
+    x = normal(2, 3, 4)
+    with record_attention(model) as recorded:
+        plain_logits(model["ours"], tokens(1, 3), tokens(1, 2))
+        model["kernel"](x, x, x)
+    assert len(recorded) == 7
+    assert {len(weights) for weights in recorded.values()} == {1}
+    assert [name for name in recorded if "kernel" in name] == ["kernel"]
+
+
+def test_a_model_without_attention_says_so_when_it_has_run():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    with record_attention(model) as recorded:
+        pass
+    with record_attention(model):
+        model[0](normal(2, 8).float())  # a part of it
+    with (
+        pytest.raises(ValueError, match="Sequential calls neither MultiHeadAttention"),
+        record_attention(model) as recorded,
+    ):
+        model(normal(2, 8).float())
+    assert recorded == {}
+
+    def fails():
+        with record_attention(model):
+            model(normal(2, 8).float())
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fails()
+    with pytest.raises(RuntimeError), record_attention(model):
+        model(normal(2, 9).float())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 # --- how it is built ------------------------------------------------------------------
@@ -574,18 +970,62 @@ def test_parameter_count_with_shared_key_heads():
     assert parameter_count(config) == sum(p.numel() for p in model.parameters())
 
 
+TABLE_3 = {  # the paper's rows: what differs from base, count in millions if printed
+    "base": ({}, 65, 65_110_016),
+    "A 1": ({"n_heads": 1, "d_k": 512, "d_v": 512}, None, 65_110_016),
+    "A 4": ({"n_heads": 4, "d_k": 128, "d_v": 128}, None, 65_110_016),
+    "A 16": ({"n_heads": 16, "d_k": 32, "d_v": 32}, None, 65_110_016),
+    "A 32": ({"n_heads": 32, "d_k": 16, "d_v": 16}, None, 65_110_016),
+    "B 16": ({"d_k": 16, "d_v": 64}, 58, 58_018_304),
+    "B 32": ({"d_k": 32, "d_v": 64}, 60, 60_382_208),
+    "C 2": ({"n_layers": 2}, 36, 35_684_352),
+    "C 4": ({"n_layers": 4}, 50, 50_397_184),
+    "C 8": ({"n_layers": 8}, 80, 79_822_848),
+    "C 256": ({"d_model": 256, "d_k": 32, "d_v": 32}, 28, 27_848_704),
+    "C 1024": ({"d_model": 1024, "d_k": 128, "d_v": 128}, 168, 167_944_192),
+    "C ff 1024": ({"d_ff": 1024}, 53, 52_514_816),
+    "C ff 4096": ({"d_ff": 4096}, 90, 90_300_416),
+    "D 0.0": ({"dropout": 0.0}, None, 65_110_016),
+    "D 0.2": ({"dropout": 0.2}, None, 65_110_016),
+    "E": ({"positions": "learned"}, None, 65_110_016 + 2 * 5000 * 512),
+    "big": ({"d_model": 1024, "n_heads": 16, "d_ff": 4096}, None, 218_300_416),
+}
+
+
 @pytest.mark.equation("eq-parameter-count")
-def test_parameter_count_of_the_paper():
-    """Table 3: 65 million and 213 million; built on the meta device to be sure."""
-    base = TransformerConfig.base(40_960)
-    assert parameter_count(base) == 65_110_016
-    assert round(parameter_count(base) / 1e6) == 65
-    assert parameter_count(TransformerConfig.base(37_000)) == 63_082_496
-    big = TransformerConfig.big(37_000)
-    assert round(parameter_count(big) / 1e6) in range(210, 216)
+@pytest.mark.parametrize(("changes", "paper", "count"), TABLE_3.values(), ids=TABLE_3)
+def test_table_3_of_the_paper(changes, paper, count):
+    """Formula, constructed model, paper; with the vocabulary of the authors' code."""
+    config = TransformerConfig.base(40_960, **changes)
     with torch.device("meta"):
-        model = Transformer(base)
-    assert sum(p.numel() for p in model.parameters()) == 65_110_016
+        model = Transformer(config)
+    assert parameter_count(config) == count
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert paper is None or round(count / 1e6) == paper
+
+
+@pytest.mark.equation("eq-parameter-count")
+def test_table_3_leaves_big_open():
+    """Ten printed counts hold from 40,932 to 41,160 tokens; big's 213 elsewhere.
+
+    It is not explained here: no vocabulary gives both, and 37,000 gives neither.
+    """
+
+    def holds(vocab_size):
+        for changes, paper, _ in TABLE_3.values():
+            config = TransformerConfig.base(vocab_size, **changes)
+            if paper is not None and round(parameter_count(config) / 1e6) != paper:
+                return False
+        return True
+
+    def big(vocab_size):
+        return round(parameter_count(TransformerConfig.big(vocab_size)) / 1e6)
+
+    assert [holds(v) for v in (40_931, 40_932, 41_160, 41_161)] == [0, 1, 1, 0]
+    assert [big(v) for v in (35_295, 35_296, 36_272, 36_273)] == [212, 213, 213, 214]
+    assert big(40_960) == 218
+    assert parameter_count(TransformerConfig.base(37_000)) == 63_082_496
+    assert big(37_000) == 214
 
 
 def test_configurations_of_the_paper():
@@ -890,3 +1330,132 @@ def test_length_up_to_max_len():
         model(tokens(1, 5), tokens(1, 4))
     with pytest.raises(ValueError, match="length 5 exceeds max_len=4"):
         model(tokens(1, 4), tokens(1, 5))
+
+
+# --- more on recording and assertions -------------------------------------------------
+
+
+class Inner(nn.Module):
+    """Calls torch's kernel, and can be made to fail behind it."""
+
+    def __init__(self, **settings):
+        super().__init__()
+        self.settings, self.fails = settings, False
+
+    def forward(self, x):
+        mixed = F.scaled_dot_product_attention(x, x, x, **self.settings)
+        if self.fails:
+            raise KeyError("behind the kernel")
+        return mixed
+
+
+def test_the_innermost_module_that_runs_gives_the_name():
+    model = nn.Sequential(nn.Sequential(Inner()), Inner())
+    with record_attention(model) as recorded:
+        model(normal(2, 3, 4))
+    assert list(recorded) == ["0.0", "1"]
+
+
+def test_kernel_weights_are_those_before_dropout():
+    model, x = Inner(dropout_p=0.5), normal(2, 3, 4)
+    torch.manual_seed(0)
+    plain = model(x)
+    torch.manual_seed(0)
+    with record_attention(model) as recorded:
+        mixed = model(x)
+    assert torch.equal(mixed, plain)
+    assert_same(recorded[""][0].sum(-1), torch.ones(2, 3))
+
+
+def test_a_forward_that_failed_leaves_no_name_behind():
+    model = nn.Sequential(Inner(), nn.Sequential(Inner()))
+    x, inner = normal(2, 3, 4), model[1][0]
+    with record_attention(model) as recorded:
+        inner.fails = True
+        with pytest.raises(KeyError):
+            model(x)
+        inner.fails = False
+        F.scaled_dot_product_attention(x, x, x)  # nothing of the model runs now
+    assert {name: len(calls) for name, calls in recorded.items()} == {"0": 1, "1.0": 1}
+
+
+@pytest.mark.parametrize("check", [assert_causal, assert_padding_invariant])
+def test_assertions_refuse_a_model_in_training_mode(check):
+    """Without dropout nothing else would tell."""
+    with pytest.raises(ValueError, match=r"eval\(\) first"):
+        check(small_model(dropout=0.0).train())
+
+
+def test_logits_of_padded_places_may_be_anything():
+    model = small_model()
+    source, target = padded([[3, 4, 2], [6, 2]]), padded([[1, 9, 4], [1, 3]], left=True)
+
+    def noisy(source, target):
+        logits = model(source, target)
+        logits[target == 0] = target.sum().double()
+        return logits
+
+    assert_causal(noisy, source, target, vocab_size=VOCAB)
+
+
+class ByKeyword(nn.Module):
+    """Hands what leaked on by keyword: the leak is not in the part that gets it."""
+
+    class Leak(nn.Module):
+        def forward(self, x):
+            return x + x.mean(1, keepdim=True)
+
+    class Out(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(normal(8, VOCAB))
+
+        def forward(self, *, x):
+            return x @ self.weight
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, 8).double()
+        self.leak, self.out = self.Leak(), self.Out()
+
+    def forward(self, source, target):
+        x = self.embedding(target)
+        return self.out(x=x + torch.ones_like(x) * x.mean(1, keepdim=True))
+
+
+def test_what_a_module_gets_by_keyword_counts_as_its_input():
+    with pytest.raises(AssertionError, match="enters in ByKeyword$"):
+        assert_causal(ByKeyword().eval(), tokens(2, 3), tokens(2, 4), vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_huge_logit_hides_no_leak_and_accuses_nobody(dtype):
+    """A class ruled out by −1e9 must not set the scale of the others."""
+    model = small_model(dtype=dtype)
+    source, target = tokens(2, 4), tokens(2, 5, seed=1)
+
+    def ruled_out(source, target):
+        logits = model(source, target).clone()
+        logits[..., 0] = -1e9
+        return logits
+
+    def leaking(source, target):
+        logits = ruled_out(source, target)
+        logits[:, 1, 4] += 1e-3 * target[:, 3]
+        return logits
+
+    assert_causal(ruled_out, source, target, vocab_size=VOCAB)
+    assert_padding_invariant(ruled_out, source, target, vocab_size=VOCAB)
+    with pytest.raises(AssertionError, match="target position 3 .* position 1 "):
+        assert_causal(leaking, source, target, vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("max_len", [2, 5, 8])
+def test_assertions_draw_examples_that_a_short_model_can_read(max_len):
+    model = small_model(max_len=max_len)
+    assert_causal(model)
+    if max_len < 5:  # padding takes three more places
+        with pytest.raises(ValueError, match=r"max_len=2 is too short .* give source"):
+            assert_padding_invariant(model)
+    else:
+        assert_padding_invariant(model)

@@ -19,11 +19,20 @@ __all__ = [
     "NoPositions",
     "build_positions",
     "build_embeddings",
+    "plain_names",
+    "same_numbers",
+    "check_tying",
+    "check_fit",
     "TransformerParts",
     "check_tokens",
     "check_memory",
     "begin_step",
     "Transformer",
+    "kernel_weights",
+    "packed_weights",
+    "KernelCalls",
+    "mix_recorded",
+    "names_of_running",
     "record_attention",
     "assert_causal",
     "assert_padding_invariant",
@@ -37,13 +46,16 @@ __all__ = [
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .multi_head import MultiHeadAttention, mixing_weights
 from aiayn.positional_encoding import (
@@ -63,11 +75,12 @@ from aiayn.tokens import (
     check_sizes,
     check_token_roles,
     check_vectors,
+    describe,
     draw_into,
 )
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-009
+# %% ../../notebooks/06_transformer.ipynb #06-011
 def _check_sizes(config: "TransformerConfig") -> None:
     """Refuse sizes that are not whole numbers of at least 1, and uneven heads."""
     optional = ("d_k", "d_v", "n_kv_heads")
@@ -118,7 +131,7 @@ def _check_choices(config: "TransformerConfig") -> None:
         )
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-010
+# %% ../../notebooks/06_transformer.ipynb #06-012
 class JsonFields:
     """A dataclass that is written and read as one JSON object."""
 
@@ -155,7 +168,7 @@ def check_config(config: "TransformerConfig") -> None:
         raise TypeError(f"config must be a TransformerConfig, got {config!r}")
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-011
+# %% ../../notebooks/06_transformer.ipynb #06-013
 _BIG = {"d_model": 1024, "n_heads": 16, "d_ff": 4096, "dropout": 0.3}
 _TOY = {
     "d_model": 64, "n_layers": 2, "n_heads": 4, "d_ff": 256, "dropout": 0.0,
@@ -163,7 +176,7 @@ _TOY = {
 }  # fmt: skip
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-012
+# %% ../../notebooks/06_transformer.ipynb #06-014
 @dataclass(frozen=True)
 class TransformerConfig(JsonFields):
     """Every choice that makes one Transformer different from another.
@@ -210,7 +223,7 @@ class TransformerConfig(JsonFields):
         return cls(vocab_size, vocab_size, **{**_TOY, **changes})
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-015
+# %% ../../notebooks/06_transformer.ipynb #06-017
 def build_attention(
     config: TransformerConfig, attention: Callable, attend: Callable
 ) -> nn.Module:
@@ -243,7 +256,7 @@ def build_sublayer(config: TransformerConfig) -> Sublayer:
     return Sublayer(config.d_model, config.dropout, norm_first=config.norm_first)
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-017
+# %% ../../notebooks/06_transformer.ipynb #06-019
 @torch.no_grad()
 def initialise(model: nn.Module, generator: torch.Generator | None = None) -> None:
     """Xavier-uniform matrices, zero biases, fresh embeddings and norms."""
@@ -258,7 +271,7 @@ def initialise(model: nn.Module, generator: torch.Generator | None = None) -> No
             module.reset_parameters()
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-018
+# %% ../../notebooks/06_transformer.ipynb #06-020
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward, each inside its residual.
 
@@ -295,7 +308,7 @@ class EncoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward)
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-022
+# %% ../../notebooks/06_transformer.ipynb #06-024
 class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the source, feed-forward.
 
@@ -352,7 +365,7 @@ class DecoderLayer(nn.Module):
         return self.around_feed_forward(x, self.feed_forward)
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-026
+# %% ../../notebooks/06_transformer.ipynb #06-028
 def count_positions(
     is_token: Bool[Tensor, "batch length"],
 ) -> Int[Tensor, "batch length"]:
@@ -364,7 +377,7 @@ def count_positions(
     return (is_token.cumsum(dim=-1) - 1).clamp(min=0)
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-029
+# %% ../../notebooks/06_transformer.ipynb #06-031
 class NoPositions(nn.Module):
     """Adds nothing: what ``positions="none"`` asks for."""
 
@@ -396,7 +409,76 @@ def build_embeddings(
     return source, target, nn.Linear(width, config.target_vocab_size, bias=False)
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-031
+# %% ../../notebooks/06_transformer.ipynb #06-033
+def plain_names(state_dict: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The weights by a model's own names, without what wrappers put before them."""
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            "state_dict must be a dictionary of tensors, as model.state_dict() gives "
+            f"it, got {describe(state_dict)}"
+        )
+    # torch.compile names what it wraps _orig_mod, be it the model or a layer of it
+    plain = {n.replace("_orig_mod.", ""): weight for n, weight in state_dict.items()}
+    while plain and all(name.startswith("module.") for name in plain):
+        plain = {n.removeprefix("module."): weight for n, weight in plain.items()}
+    return plain
+
+
+def same_numbers(a: Tensor, b: Tensor) -> bool:
+    """Whether two weights are equal; on ``meta``, where there are none, they are."""
+    if a.shape != b.shape or a.is_meta or b.is_meta:
+        return a.shape == b.shape
+    b = b.to(a.device)
+    return bool((a.eq(b) | (a.isnan() & b.isnan())).all())
+
+
+def check_tying(state: Mapping[str, Tensor], *, tied: bool, strict: bool) -> None:
+    """Refuse embeddings and output that are tied otherwise than a model's."""
+    embeddings = [
+        state.get(f"{side}_embedding.weight") for side in ("source", "target")
+    ]
+    if not all(isinstance(weight, Tensor) for weight in embeddings):
+        return  # torch says what is missing
+    output_of_its_own = "output_projection.weight" in state
+    if tied and not same_numbers(*embeddings):
+        raise ValueError(
+            "source_embedding.weight and target_embedding.weight of state_dict differ, "
+            "and a tied model has one matrix for both: build it with "
+            "tie_embeddings=False"
+        )
+    if strict and tied and output_of_its_own:
+        raise ValueError(
+            "state_dict has an output_projection.weight, which a tied model has not: "
+            "build it with tie_embeddings=False"
+        )
+    if strict and not tied and not output_of_its_own:
+        raise ValueError(
+            "state_dict is that of a tied model, it lacks output_projection.weight: "
+            "build the model with tie_embeddings=True, or add a copy of "
+            "target_embedding.weight under that name"
+        )
+
+
+def check_fit(model: nn.Module, state: Mapping[str, Tensor], *, strict: bool) -> None:
+    """Refuse weights that do not fit, before torch has copied those that do."""
+    own = model.state_dict()
+    shapes = {
+        name: tuple(getattr(weight, "shape", ())) for name, weight in state.items()
+    }
+    wrong = [
+        f"{name} has shape {shapes[name]}, not {tuple(weight.shape)}"
+        for name, weight in own.items()
+        if name in shapes and shapes[name] != tuple(weight.shape)
+    ]
+    if strict:
+        wrong += [f"{name} is missing" for name in own if name not in shapes]
+        wrong += [f"{name} is not of this model" for name in shapes if name not in own]
+    if wrong:
+        more = f", and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(f"state_dict does not fit: {', '.join(wrong[:3])}{more}")
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-035
 class TransformerParts(nn.Module):
     """What a :class:`Transformer` is made of, freshly initialised.
 
@@ -452,8 +534,30 @@ class TransformerParts(nn.Module):
         """Draw every weight anew; a model built on ``meta`` needs it after to_empty."""
         initialise(self, generator)
 
+    def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
+        """As torch's, for weights that are tied as the model is.
 
-# %% ../../notebooks/06_transformer.ipynb #06-033
+        A prefix that a wrapper puts before every name is taken off.
+
+        Raises:
+            TypeError: if state_dict is not a dictionary.
+            ValueError: if its matrices are tied otherwise, or names or shapes do not
+                fit; then nothing is copied.
+        """
+        state = plain_names(state_dict)
+        check_tying(state, tied=self.config.tie_embeddings, strict=strict)
+        check_fit(self, state, strict=strict)
+        return super().load_state_dict(state, strict=strict, assign=assign)
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, *lists):
+        """Torch calls this before the parts, also for a model inside another."""
+        mine = (name for name in state_dict if name.startswith(prefix))
+        state = {name.removeprefix(prefix): state_dict[name] for name in mine}
+        check_tying(state, tied=self.config.tie_embeddings, strict=strict)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *lists)
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-037
 def check_tokens(name: str, tokens: Tensor, max_len: int, past: int = 0) -> None:
     """Refuse what is no (batch, length) of token ids, is empty, or is too long."""
     check_sequence(name, tokens)
@@ -483,7 +587,7 @@ def begin_step(cache, is_token: Bool[Tensor, "batch length"], n_layers: int):
     return *cache.begin(is_token), cache.layers
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-034
+# %% ../../notebooks/06_transformer.ipynb #06-038
 class Transformer(TransformerParts):
     """The encoder-decoder of the paper's Figure 1: tokens in, logits out.
 
@@ -545,10 +649,104 @@ class Transformer(TransformerParts):
         return F.linear(self.decoder_norm(x), self.output_weight)  # x Wᵀ
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-040
+# %% ../../notebooks/06_transformer.ipynb #06-045
+def kernel_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **settings,
+) -> Tensor:
+    """Weights of a call of torch's kernel, read through unit vectors as values."""
+    n_keys = key.shape[-2]
+    unit = torch.eye(n_keys, dtype=query.dtype, device=query.device)
+    unit = unit.expand(*key.shape[:-1], n_keys)
+    return F.scaled_dot_product_attention(
+        query, key, unit, attn_mask, 0.0, is_causal, **settings
+    )
+
+
+def packed_weights(*inputs, need_weights: bool = True, **settings) -> Tensor:
+    """Weights of a call of ``nn.MultiheadAttention``, head by head."""
+    settings |= {"average_attn_weights": False, "training": False}
+    _, weights = F.multi_head_attention_forward(*inputs, need_weights=True, **settings)
+    # asked for no weights, torch uses its kernel: zeros where nothing may be seen
+    return weights if need_weights else weights.nan_to_num()
+
+
+class KernelCalls(TorchFunctionMode):
+    """While active, hands the weights of torch's own attentions to ``record``."""
+
+    weights_of = {
+        F.scaled_dot_product_attention: kernel_weights,
+        F.multi_head_attention_forward: packed_weights,
+    }
+
+    def __init__(self, record: Callable[[Callable[[], Tensor]], None]):
+        super().__init__()
+        self.record = record
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        settings = kwargs or {}
+        if function in self.weights_of:
+            self.record(lambda: self.weights_of[function](*args, **settings))
+        return function(*args, **settings)
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-046
+@contextlib.contextmanager
+def mix_recorded(module: MultiHeadAttention, record: Callable) -> Iterator[None]:
+    """While in the block, ``module.mix`` also hands its weights to ``record``."""
+    before, mix = module.__dict__.get("mix"), module.mix
+    plain = getattr(mix, "plain", mix)  # blocks may be nested
+
+    def mix_and_record(query, key, value, mask=None, *, causal=False):
+        record(lambda: mixing_weights(plain, query, key, mask, causal=causal))
+        return mix(query, key, value, mask, causal=causal)
+
+    mix_and_record.plain = plain
+    module.mix = mix_and_record
+    try:
+        yield
+    finally:
+        del module.mix
+        if before is not None:
+            module.mix = before
+
+
+@contextlib.contextmanager
+def names_of_running(model: nn.Module) -> Iterator[tuple[list[str], set[str]]]:
+    """Names of the modules that are running now, outermost first; and all that ran."""
+    running: list[str] = []
+    ran: set[str] = set()
+
+    def end(_module, _inputs, output):
+        name = running.pop()
+        if output is not None:  # it ended by an error
+            ran.add(name)
+
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            begin = lambda _module, _inputs, name=name: running.append(name)
+            for handle in (
+                module.register_forward_pre_hook(begin),
+                module.register_forward_hook(end, always_call=True),
+            ):
+                hooks.callback(handle.remove)
+        yield running, ran
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-047
 @contextlib.contextmanager
 def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect the weights of every attention while the model runs as it always does.
+    """Collect the weights of every attention while the model runs.
+
+    Seen are our ``MultiHeadAttention``, torch's ``nn.MultiheadAttention``, and any
+    other module that calls ``F.scaled_dot_product_attention``. Weights are those before
+    dropout. The model's results stay the same up to rounding; torch's fused inference
+    path for its own layers is off meanwhile.
 
     Yields:
         A dictionary from a module's name, such as ``decoder_layers.1.cross_attention``,
@@ -556,45 +754,41 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
     Raises:
         TypeError: if model is not a module.
-        ValueError: if it holds no ``MultiHeadAttention``, whose calls are recorded.
+        ValueError: when the block is left, if the model ran and no attention was seen.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch module, got {model!r}")
-    if not any(isinstance(m, MultiHeadAttention) for m in model.modules()):
-        raise ValueError(
-            f"model must hold a MultiHeadAttention, {type(model).__name__} has none"
-        )
     recorded: dict[str, list[Tensor]] = {}
+    ours = {n: m for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)}
 
-    def recording(name, mix):
-        plain = getattr(mix, "plain", mix)  # recordings may be nested
+    def record(name, weights):
+        with torch.no_grad(), torch._C.DisableTorchFunction():  # unseen by other blocks
+            recorded.setdefault(name, []).append(weights())
 
-        def mix_and_record(query, key, value, mask=None, *, causal=False):
-            with torch.no_grad():
-                weights = mixing_weights(plain, query, key, mask, causal=causal)
-            recorded.setdefault(name, []).append(weights)
-            return mix(query, key, value, mask, causal=causal)
+    def record_kernel(weights):  # ours use it too, and are recorded already
+        if running and ours.keys().isdisjoint(running):
+            record(running[-1], weights)
 
-        mix_and_record.plain = plain
-        return mix_and_record
-
-    modules = model.named_modules()
-    found = {n: m for n, m in modules if isinstance(m, MultiHeadAttention)}
-    before = {name: module.__dict__.get("mix") for name, module in found.items()}
-    for name, module in found.items():
-        module.mix = recording(name, module.mix)
-    try:
+    with contextlib.ExitStack() as stack:
+        running, ran = stack.enter_context(names_of_running(model))
+        for name, module in ours.items():
+            stack.enter_context(mix_recorded(module, partial(record, name)))
+        stack.enter_context(KernelCalls(record_kernel))
         yield recorded
-    finally:
-        for name, module in found.items():
-            del module.mix
-            if before[name] is not None:
-                module.mix = before[name]
+    if "" in ran and not recorded:
+        raise ValueError(
+            f"model ran without an attention that can be seen: {type(model).__name__} "
+            "calls neither MultiHeadAttention nor nn.MultiheadAttention nor "
+            "F.scaled_dot_product_attention"
+        )
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-045
-def _examples(model, source, target, vocab_size, pad_id):
-    """Tokens, vocabulary and padding of an assertion; a model's own unless given."""
+# %% ../../notebooks/06_transformer.ipynb #06-055
+def _examples(model, source, target, vocab_size, pad_id, *, spare=0):
+    """Tokens, vocabulary and padding of an assertion; a model's own unless given.
+
+    Drawn ones leave ``spare`` places up to the model's ``max_len``.
+    """
     if not callable(model):
         raise TypeError(f"model must be a function of (source, target), got {model!r}")
     if isinstance(model, nn.Module) and model.training:
@@ -609,9 +803,17 @@ def _examples(model, source, target, vocab_size, pad_id):
         if source is None:
             generator = torch.Generator().manual_seed(0)
             place = next(model.parameters()).device
+            length = min(6, config.max_len - spare)
+            if length < 2:
+                raise ValueError(
+                    f"max_len={config.max_len} is too short to draw examples: give "
+                    "source and target"
+                )
             source, target = (
-                _real_tokens(size, pad_id, generator).to(place) for size in sizes
+                _real_tokens(size, length, pad_id, generator).to(place)
+                for size in sizes
             )
+            source[1, max(1, length - 2) :] = pad_id  # rows of unequal length
     if source is None or vocab_size is None:
         raise ValueError("give source, target and vocab_size with a logits function")
     check_integers(source=source, target=target)
@@ -619,23 +821,112 @@ def _examples(model, source, target, vocab_size, pad_id):
     return source, target, vocab_size, PAD if pad_id is None else pad_id
 
 
-def _real_tokens(size: int, pad_id: int, generator: torch.Generator) -> Tensor:
-    """Two rows of six tokens, none of them padding."""
-    tokens = torch.randint(size - 1, (2, 6), generator=generator)
+def _real_tokens(
+    size: int, length: int, pad_id: int, generator: torch.Generator
+) -> Tensor:
+    """Two rows of tokens, none of them padding."""
+    tokens = torch.randint(size - 1, (2, length), generator=generator)
     return tokens + (tokens >= pad_id)
 
 
-def _tolerance(logits: Tensor) -> float:
-    """Rounding between two ways to compute one number: a leak must be larger."""
+def _other_tokens(tokens: Tensor, vocab_size: int, pad_id: int) -> Tensor:
+    """Another token in every place, none of them padding."""
+    other = (tokens + 1) % vocab_size
+    return torch.where(other == pad_id, (pad_id + 1) % vocab_size, other)
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-056
+def _logits(model, source, target) -> Tensor:
+    """What the model returns for these tokens; refused if it is not logits."""
+    logits = model(source, target)
+    if not isinstance(logits, Tensor) or not logits.is_floating_point():
+        raise TypeError(
+            f"model must return a tensor of logits, got {describe(logits)}: pass a "
+            "function that takes them out, lambda source, target: …"
+        )
+    if logits.dim() != 3 or logits.shape[:2] != target.shape:
+        raise ValueError(
+            f"model must return logits of shape (batch, length, V) with (batch, length)"
+            f" = {tuple(target.shape)}, got {tuple(logits.shape)}"
+        )
     if torch.finfo(logits.dtype).bits < 32:
         raise ValueError(
             f"model must compute in float32 or float64, its logits are {logits.dtype}: "
             "the rounding of half precision hides leaks"
         )
-    return 100 * torch.finfo(logits.dtype).eps * max(1.0, float(logits.abs().max()))
+    return logits
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-046
+def _moved(before: Tensor, after: Tensor, keep: Tensor) -> float:
+    """How far numbers moved in the places (batch, length) to keep; 0 if by rounding."""
+    if before.shape != after.shape or before.shape[:2] != keep.shape:
+        return 0.0  # not a vector for each token: another kind of thing
+    # each component on its own scale, or that of most: one that is huge hides no other
+    largest = before.abs().where(before.isfinite(), 0.0).flatten(0, -2).amax(0)
+    scale = torch.maximum(largest, largest.median()).clamp(min=1.0)
+    before, after = before[keep], after[keep]
+    same = (before == after) | (before.isnan() & after.isnan())
+    moved = (after - before).abs().nan_to_num(nan=math.inf, posinf=math.inf)
+    by_rounding = moved <= 100 * torch.finfo(before.dtype).eps * scale
+    moved = moved[~(same | by_rounding)]
+    return float(moved.amax()) if moved.numel() else 0.0
+
+
+def _first_logits(model, source, target) -> Tensor:
+    """The logits to compare with, if the model gives them twice."""
+    before = _logits(model, source, target)
+    everywhere = torch.ones_like(target, dtype=torch.bool)
+    if _moved(before, _logits(model, source, target), everywhere):
+        raise ValueError(
+            "model gives other logits for the same tokens: call eval() on what it runs"
+        )
+    return before
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-057
+@contextlib.contextmanager
+def _calls_of(model: nn.Module) -> Iterator[list]:
+    """Each call of a module as it ends: its name, the vectors it got and returned."""
+
+    def floats(value):
+        if isinstance(
+            value, Tensor
+        ):  # a nested one, of torch's fast path, has no shape
+            return [value.clone()] * (value.is_floating_point() and not value.is_nested)
+        parts = value.values() if isinstance(value, Mapping) else value
+        if not isinstance(value, tuple | list | Mapping):
+            return []
+        return [tensor for part in parts for tensor in floats(part)]
+
+    calls = []
+
+    def note(name, _module, inputs, settings, output):
+        calls.append((name, floats([inputs, settings]), floats(output)))
+
+    with contextlib.ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hook = partial(note, name)
+            handle = module.register_forward_hook(hook, with_kwargs=True)
+            hooks.callback(handle.remove)
+        yield calls
+
+
+def _where(model, tokens, other_tokens, moved) -> str:
+    """In words, the module whose output moved although nothing that it got did."""
+    if not isinstance(model, nn.Module):
+        return ""
+    runs = []
+    for inputs in (tokens, other_tokens):
+        with _calls_of(model) as calls:
+            model(*inputs)
+        runs.append(calls)
+    for (name, got, gave), (_, got_then, gave_then) in zip(*runs):
+        if any(map(moved, gave, gave_then)) and not any(map(moved, got, got_then)):
+            return f"; it enters in {name or type(model).__name__}"
+    return ""
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-058
 @torch.no_grad()
 def assert_causal(
     model: Callable[[Tensor, Tensor], Tensor],
@@ -645,17 +936,20 @@ def assert_causal(
     vocab_size: int | None = None,
     pad_id: int | None = None,
 ) -> None:
-    """Change each target token in turn; no earlier logit may move.
+    """Change each target token in turn; no logit of a real token before it may move.
 
     Args:
         model: a :class:`Transformer`, or any function of (source, target) that returns
-            logits (batch, n_target, V).
+            logits (batch, n_target, V). For a model of one sequence let the function
+            drop the other: ``lambda source, target: gpt(target)``.
         source, target: token ids; drawn from the model's vocabulary unless given.
         vocab_size: number of target tokens, with a function.
         pad_id: the token that a change avoids; the model's own, or PAD, unless given.
 
     Raises:
-        AssertionError: naming the position that saw the future.
+        AssertionError: naming the position that saw the future and, if model is a torch
+            module, the part of it whose output moved although its input did not.
+        TypeError, ValueError: if model does not return logits.
         ValueError: if the check would prove nothing: a model in training mode or in
             half precision, or one that ignores its target.
     """
@@ -663,25 +957,63 @@ def assert_causal(
         model, source, target, vocab_size, pad_id
     )
     check_representable(target, pad_id=pad_id)
-    before = model(source, target)
-    for place in range(target.shape[1]):
-        other = (target[:, place] + 1) % vocab_size
-        other = torch.where(other == pad_id, (pad_id + 1) % vocab_size, other)
+    before, real = _first_logits(model, source, target), target != pad_id
+    place = torch.arange(target.shape[1], device=target.device)
+    for j in range(target.shape[1]):
         changed = target.clone()
-        changed[:, place] = other
-        moved = (model(source, changed) - before).abs().amax(dim=(0, 2))
-        for earlier in range(place):
-            assert moved[earlier] <= _tolerance(before), (
-                f"not causal: changing target position {place} moves the logits at "
-                f"position {earlier} by {moved[earlier]:.3g}"
+        changed[:, j] = _other_tokens(target[:, j], vocab_size, pad_id)
+        after, earlier = _logits(model, source, changed), real & (place < j)
+        if _moved(before, after, earlier):
+            i = next(i for i in range(j) if _moved(before, after, real & (place == i)))
+            by = _moved(before, after, real & (place == i))
+            part = lambda old, new, keep=earlier: _moved(old, new, keep)
+            where = _where(model, (source, target), (source, changed), part)
+            raise AssertionError(
+                f"not causal: changing target position {j} moves the logits at "
+                f"position {i} by {by:.3g}{where}"
             )
-        if moved[place] <= _tolerance(before):
-            raise ValueError(
-                f"nothing is tested: target position {place} moves no logits"
-            )
+        if not _moved(before, after, (place == j).expand_as(real)):
+            raise ValueError(f"nothing is tested: target position {j} moves no logits")
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-047
+# %% ../../notebooks/06_transformer.ipynb #06-059
+@dataclass(frozen=True)
+class _SameQuestion:
+    """Tokens that deserve the answers which others got, and where those stand."""
+
+    what: str  #: what was done to the tokens
+    before: tuple[Tensor, Tensor]  #: source and target
+    tokens: tuple[Tensor, Tensor]  #: the same with padding, or fewer rows
+    pad_id: int
+    rows: object = ...  #: that are left
+    skip: tuple[int, int] = (0, 0)  #: places of padding on the left
+
+    def moved(self, before: Tensor, after: Tensor) -> float:
+        """How far vectors moved that belong to real tokens of either sequence."""
+        by = 0.0
+        for old, new, skip in zip(self.before, self.tokens, self.skip):
+            if before.shape[:2] == old.shape and after.shape[:2] == new.shape:
+                real = old[self.rows] != self.pad_id
+                by = _moved(before[self.rows], after[:, skip:][:, : old.shape[1]], real)
+        return by
+
+
+def _same_questions(source, target, pad_id, left: bool) -> Iterator[_SameQuestion]:
+    """Padding on each side of each sequence, then each row alone."""
+    asked = partial(_SameQuestion, before=(source, target), pad_id=pad_id)
+    for end, width in {"right": (0, 3), **({"left": (3, 0)} if left else {})}.items():
+        what = f"padding is seen: three padding tokens on the {end} of the"
+        longer = F.pad(source, width, value=pad_id), target
+        yield asked(f"{what} source move", tokens=longer, skip=(width[0], 0))
+        longer = source, F.pad(target, width, value=pad_id)
+        yield asked(f"{what} target move", tokens=longer, skip=(0, width[0]))
+    for row in range(len(source)):
+        what = f"neighbours are seen: taking the others from row {row} moves"
+        rows = slice(row, row + 1)
+        yield asked(what, tokens=(source[rows], target[rows]), rows=rows)
+
+
+# %% ../../notebooks/06_transformer.ipynb #06-060
 @torch.no_grad()
 def assert_padding_invariant(
     model: Callable[[Tensor, Tensor], Tensor],
@@ -691,42 +1023,38 @@ def assert_padding_invariant(
     vocab_size: int | None = None,
     pad_id: int | None = None,
 ) -> None:
-    """Pad source and target; the logits of the real tokens may not move.
+    """Pad source and target, take rows out; no logit of a real token may move.
 
     Padding goes to the right; for a :class:`Transformer`, whose positions count real
-    tokens, also to the left.
+    tokens, also to the left. Each row of a batch must give the same without the others.
 
     Args:
         model, source, target, vocab_size: as for :func:`assert_causal`.
         pad_id: the token to pad with; the model's own, or PAD, unless given.
 
     Raises:
-        AssertionError: naming the sequence whose padding was seen, and the end.
-        ValueError: if the model is in training mode or in half precision.
+        AssertionError: naming the sequence whose padding was seen, and the end, or the
+            row that saw its neighbours; and the part of a torch module, likewise.
+        TypeError, ValueError: if model does not return logits.
+        ValueError: if the check would prove nothing, as for :func:`assert_causal`.
     """
-    source, target, _, pad_id = _examples(model, source, target, vocab_size, pad_id)
+    source, target, vocab_size, pad_id = _examples(
+        model, source, target, vocab_size, pad_id, spare=3
+    )
     check_representable(source, pad_id=pad_id)
     check_representable(target, pad_id=pad_id)
-    before, real = model(source, target), target != pad_id
-    ends = {"right": (0, 3)}
-    if isinstance(model, Transformer):
-        ends["left"] = (3, 0)
-    for end, width in ends.items():
-        longer = {
-            "source": (F.pad(source, width, value=pad_id), target),
-            "target": (source, F.pad(target, width, value=pad_id)),
-        }
-        for name, inputs in longer.items():
-            skip = width[0] if name == "target" else 0
-            after = model(*inputs)[:, skip : skip + target.shape[1]]
-            moved = float((after - before)[real].abs().max())
-            assert moved <= _tolerance(before), (
-                f"padding is seen: three padding tokens on the {end} of the {name} "
-                f"move the logits by {moved:.3g}"
-            )
+    before, real = _first_logits(model, source, target), target != pad_id
+    other = torch.where(real, _other_tokens(target, vocab_size, pad_id), target)
+    if not _moved(before, _logits(model, source, other), real):
+        raise ValueError("nothing is tested: no token of the target moves its logits")
+    for same in _same_questions(source, target, pad_id, isinstance(model, Transformer)):
+        after = _logits(model, *same.tokens)
+        if by := same.moved(before, after):
+            where = _where(model, (source, target), same.tokens, same.moved)
+            raise AssertionError(f"{same.what} the logits by {by:.3g}{where}")
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-053
+# %% ../../notebooks/06_transformer.ipynb #06-070
 def torch_layer_pairs(
     ours: EncoderLayer | DecoderLayer, theirs: nn.Module
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -753,7 +1081,7 @@ def torch_layer_pairs(
             yield weight, ours.get_parameter(weight), part
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-054
+# %% ../../notebooks/06_transformer.ipynb #06-071
 def check_same_kind(model: Transformer, theirs: nn.Transformer) -> None:
     """Refuse two models that no weights can make equal, before any is copied."""
     if not isinstance(theirs, nn.Transformer):
@@ -787,7 +1115,7 @@ def check_same_kind(model: Transformer, theirs: nn.Transformer) -> None:
             )
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-055
+# %% ../../notebooks/06_transformer.ipynb #06-072
 @torch.no_grad()
 def load_torch_transformer(model: Transformer, theirs: nn.Transformer) -> None:
     """Copy the layers of torch's ``nn.Transformer`` into ours, weight by weight.
@@ -824,9 +1152,9 @@ def load_torch_transformer(model: Transformer, theirs: nn.Transformer) -> None:
         ours.copy_(other)
 
 
-# %% ../../notebooks/06_transformer.ipynb #06-065
+# %% ../../notebooks/06_transformer.ipynb #06-080
 def parameter_count(config: TransformerConfig) -> int:
-    """How many weights a model of this configuration has, without building it.
+    """How many parameters a model of this configuration has, without building it.
 
     Implements :eq:`eq-parameter-count` (last column of the paper's Table 3, in units).
 
