@@ -36,6 +36,7 @@ INTEGERS = torch.zeros(2, 3, dtype=torch.long)
 FLOATS = torch.zeros(2, 3)
 LINEAR = nn.Linear(2, 2)
 NAN, INF = math.nan, math.inf
+NOISE = seeded(1)
 
 
 @functools.cache
@@ -55,6 +56,7 @@ def world() -> SimpleNamespace:
     return SimpleNamespace(
         model=model,
         training=small_model(dropout=0.5).train(),
+        untied=small_model(tie_embeddings=False),
         optimizer=optimizer,
         schedule=schedule,
         source=source,
@@ -236,6 +238,16 @@ def greedy(**changes):
     return call
 
 
+def beams(**changes):
+    def call(w):
+        settings = {"model": w.model, "source": w.source, "max_len": 3}
+        settings |= {k: of(w, v) for k, v in changes.items()}
+        model, source = settings.pop("model"), settings.pop("source")
+        return aiayn.beam_search(model, source, **settings)
+
+    return call
+
+
 def recipe(**settings):
     return lambda w: aiayn.train_copy_model(**settings)
 
@@ -272,7 +284,21 @@ def assertion_rows(check):
          "vocab_size must be at least 3, got 2"),
         (lambda w: check(call, w.source, w.target, vocab_size=9.0), Type,
          "vocab_size must be an integer, got 9.0"),
+        (lambda w: check(lambda s, t: (call(s, t),), w.source, w.target, vocab_size=11),
+         Type, "model must return a tensor of logits, got .*tuple.*takes them out"),
+        (lambda w: check(lambda s, t: t, w.source, w.target, vocab_size=11), Type,
+         "model must return a tensor of logits, got torch.int64"),
+        (lambda w: check(lambda s, t: call(s, t).mT, w.source, w.target, vocab_size=11),
+         Value, r"logits of shape .*= \(2, 5\), got \(2, 11, 5\)"),
+        (lambda w: check(lambda s, t: torch.rand(*t.shape, 11, generator=NOISE),
+                         w.source, w.target, vocab_size=11), Value,
+         "other logits for the same tokens"),
     ]  # fmt: skip
+
+
+def recorded(model, *inputs):
+    with aiayn.record_attention(model):
+        model(*inputs)
 
 
 def recurrent(source_vocab_size=11, target_vocab_size=11, **settings):
@@ -682,6 +708,19 @@ ROWS = {
     "Transformer.reset_parameters": [
         (lambda w: w.model.reset_parameters(3), Type, "generator .*Generator.*got 3"),
     ],
+    "Transformer.load_state_dict": [
+        (lambda w: w.model.load_state_dict([1]), Type,
+         "state_dict must be a dictionary of tensors.*list"),
+        (lambda w: w.model.load_state_dict(None), Type, "state_dict must .*None"),
+        (lambda w: w.model.load_state_dict(w.model.state_dict() | {
+            "target_embedding.weight": torch.zeros(11, 16)}), Value,
+         "source_embedding.weight and target_embedding.weight of state_dict differ"),
+        (lambda w: w.model.load_state_dict(w.model.state_dict() | {
+            "output_projection.weight": torch.zeros(11, 16)}), Value,
+         "output_projection.weight, which a tied model has not.*tie_embeddings=False"),
+        (lambda w: w.untied.load_state_dict(w.model.state_dict()), Value,
+         "of a tied model, it lacks output_projection.weight: .*tie_embeddings=True"),
+    ],
     "Transformer.forward": [
         (lambda w: w.model(FLOATS, w.target), Type, "source .*integers.*float32"),
         (lambda w: w.model(w.source, FLOATS.bool()), Type, "target .*integers.*torch.bool"),
@@ -728,11 +767,8 @@ ROWS = {
     ],
     "record_attention": [
         (lambda w: aiayn.record_attention(3).__enter__(), Type, "model .*module.*got 3"),
-        (
-            lambda w: aiayn.record_attention(w.feed_forward).__enter__(),
-            Value,
-            "model must hold a MultiHeadAttention, PositionwiseFeedForward has none",
-        ),
+        (lambda w: recorded(w.feed_forward, w.x), Value,
+         "without an attention.*PositionwiseFeedForward calls neither MultiHeadAttention"),
     ],
     "assert_causal": [
         *assertion_rows(aiayn.assert_causal),
@@ -789,6 +825,58 @@ ROWS = {
         (greedy(bos_id=-1), Value, "bos_id=-1 is not a token id"),
         (greedy(eos_id=11), Value, "token id 11, expected 0 to 10"),
         (greedy(cache=lambda w: w.cache), Value, "cache must be empty, it holds 3"),
+    ],
+    "beam_search": [
+        (beams(model=LINEAR), Type, "model must have encode.*got Linear"),
+        (beams(source=FLOATS), Type, "source .*integers.*float32"),
+        (beams(source=FLOATS.bool()), Type, "source .*integers.*torch.bool"),
+        (beams(source=[[3, 4]]), Type, "source .*integers.*list"),
+        (beams(source=INTEGERS[0] + 3), Value, r"source must .*\(3,\)"),
+        (beams(source=INTEGERS[:, :0]), Value, "source .*at least 1"),
+        (beams(source=INTEGERS + 11), Value, "source holds token id 11, expected 0 to 10"),
+        (beams(source=INTEGERS - 1), Value, "source holds token id -1, expected 0 to 10"),
+        (beams(max_len=-1), Value, "max_len must be at least 0, got -1"),
+        (beams(max_len=2.5), Type, "max_len must be an integer, got 2.5"),
+        (beams(max_len="3"), Type, "max_len must be an integer, got '3'"),
+        (beams(max_len=None), Type, "max_len must be an integer, got None"),
+        (beams(max_len=torch.tensor([1.5, 2.0])), Type, "max_len .*integers.*float32"),
+        (beams(max_len=torch.tensor([1, 2, 3])), Value, r"max_len .*2 rows.*\(3,\)"),
+        (beams(max_len=torch.tensor([1, -2])), Value, "max_len must be at least 0"),
+        (beams(bos_id=2), Value, "eos_id and bos_id are both 2"),
+        (beams(pad_id=1), Value, "bos_id and pad_id are both 1"),
+        (beams(eos_id=0), Value, "eos_id and pad_id are both 0"),
+        (beams(pad_id=None), Type, "pad_id must be an integer token id, got None"),
+        (beams(bos_id=-1), Value, "bos_id=-1 is not a token id"),
+        (beams(eos_id=11), Value, "token id 11, expected 0 to 10"),
+        (beams(cache=lambda w: w.cache), Value, "cache must be empty, it holds 3"),
+        (beams(beam_size=0), Value, "beam_size must be at least 1, got 0"),
+        (beams(beam_size=2.0), Type, "beam_size must be an integer, got 2.0"),
+        (beams(beam_size=True), Type, "beam_size must be an integer, got True"),
+        (beams(beam_size=None), Type, "beam_size must be an integer, got None"),
+        (beams(n_best=0), Value, "n_best must be at least 1, got 0"),
+        (beams(n_best="1"), Type, "n_best must be an integer, got '1'"),
+        (beams(n_best=5), Value, "n_best=5 is more than beam_size=4"),
+        (beams(alpha=None), Type, "alpha must be a number, got None"),
+        (beams(alpha=True), Type, "alpha must be a number, got True"),
+        (beams(alpha=torch.tensor(0.6)), Type, "alpha must be a number, got torch.float"),
+        (beams(alpha=NAN), Value, "alpha must be a finite number, got nan"),
+        (beams(alpha=-INF), Value, "alpha must be a finite number, got -inf"),
+        (beams(alpha=1e5), Value, "alpha=100000.0 makes .* of the penalty at length"),
+        (beams(alpha=-1e5), Value, "alpha=-100000.0 makes .* of the penalty at length"),
+        (beams(alpha=10**400), Value, "alpha=10+ makes inf of the penalty at length"),
+        (beams(alpha=400, max_len=50), Value, "alpha=400 makes .* at length 50"),
+        (beams(max_len=10**400), Value, "max_len must be at most 9,223,372"),
+        (beams(eos_id=10**400), Value, "eos_id=10,000.* no tensor holds it"),
+    ],
+    "length_penalty": [
+        (new(aiayn.length_penalty, -1, 0.6), Value, "length must be at least 0, got -1"),
+        (new(aiayn.length_penalty, 2.0, 0.6), Type, "length must be an integer, got 2.0"),
+        (new(aiayn.length_penalty, True, 0.6), Type, "length must be an integer"),
+        (new(aiayn.length_penalty, 3, "0.6"), Type, "alpha must be a number, got '0.6'"),
+        (new(aiayn.length_penalty, 3, NAN), Value, "alpha must be a finite number"),
+        (new(aiayn.length_penalty, 1, NAN), Value, "alpha must be a finite number"),
+        (new(aiayn.length_penalty, 50, 400), Value, "alpha=400 makes inf of .* length 50"),
+        (new(aiayn.length_penalty, 50, -400), Value, "alpha=-400 makes 0.0 of the pen"),
     ],
     # chapter 13
     "label_smoothed_loss": [
@@ -959,6 +1047,18 @@ EXEMPT = {
     "Seq2Seq": "a protocol: greedy_decode refuses what does not follow it",
     "Seq2Seq.encode": "a protocol has no body",
     "Seq2Seq.decode": "a protocol has no body",
+    "Hypothesis": "a record that beam_search fills",
+    "Continuation": "a record that best_continuations fills",
+    "best_tokens": "called by beam_search with scores that it computed",
+    "best_continuations": "called by beam_search with what it computed",
+    "finish_or_keep": "called by beam_search with candidates that it ordered",
+    "score_bound": "called by Ranking with sizes that were checked",
+    "Ranking": "called by beam_search with settings that were checked",
+    "Ranking.add": "called by beam_search with what it found",
+    "Ranking.is_final": "called by beam_search with what it found",
+    "next_logits": "called by greedy_decode and beam_search, which have their rows",
+    "log_distribution": "called by beam_search, which has its rows",
+    "take": "called by beam_search with rows that exist",
     "describe": "shows any value",
     "RecurrentCache": "takes no argument",
     "RecurrentCache.keep": "called by RecurrentSeq2Seq.decode with a state it made",
@@ -985,6 +1085,14 @@ EXEMPT = {
     "begin_step": "called by Transformer.decode, which has its rows",
     "count_positions": "called by the model with a mask that it made",
     "torch_layer_pairs": "called by load_torch_transformer, which checks",
+    "TransformerParts.load_state_dict": "see Transformer.load_state_dict",
+    "plain_names": "called by Transformer.load_state_dict, which has its rows",
+    "same_numbers": "called by Transformer.load_state_dict with two tensors",
+    "kernel_weights": "called by record_attention with what torch's kernel got",
+    "packed_weights": "called by record_attention with what torch's function got",
+    "KernelCalls": "made by record_attention, which has its rows",
+    "mix_recorded": "called by record_attention with a module that it found",
+    "names_of_running": "called by record_attention, which checks",
     "copied": "called by exact_match, which checks",
     "validation_set": "called by train_copy_model, which checks",
     "CopyRun": "a record that train_copy_model fills",
@@ -1015,6 +1123,7 @@ def test_every_public_name_has_a_row_or_a_reason():
     missing = {n for n in names - covered if not n.startswith(CHECKS)}
     assert not missing, f"no bad input is listed for {sorted(missing)}"
     inherited = {"Transformer.reset_parameters", "TransformerConfig.from_json"}
+    inherited.add("Transformer.load_state_dict")
     gone = covered - names - inherited
     assert not gone, f"these are no public names any more: {sorted(gone)}"
     assert not ROWS.keys() & EXEMPT.keys()

@@ -38,7 +38,13 @@ _HOME = {
         "parameter_count",
         "record_attention",
     ),
-    "decoding": ("Seq2Seq", "greedy_decode"),
+    "decoding": (
+        "Hypothesis",
+        "Seq2Seq",
+        "beam_search",
+        "greedy_decode",
+        "length_penalty",
+    ),
     "training": ("NoamSchedule", "label_smoothed_loss", "noam_rate", "train"),
     "copy_task": ("CopyTask", "exact_match", "train_copy_model"),
 }

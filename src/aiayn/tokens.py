@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 PAD, BOS, EOS = 0, 1, 2
+LARGEST = 2**63 - 1  # number that a tensor can hold
 
 
 def device() -> torch.device:
@@ -73,13 +74,15 @@ def check_sizes(minimum: int = 1, **sizes: int) -> None:
 
     Raises:
         TypeError: if a size is not an integer.
-        ValueError: if one is below the minimum.
+        ValueError: if one is below the minimum, or above what a tensor can count.
     """
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int | torch.SymInt):
             raise TypeError(f"{name} must be an integer, got {describe(size)}")
         if size < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {size}")
+        if isinstance(size, int) and size > LARGEST:
+            raise ValueError(f"{name} must be at most {LARGEST:,}, got {size:,}")
 
 
 def check_positive(**numbers: float) -> None:
@@ -156,7 +159,7 @@ def check_token_roles(**roles: int) -> None:
 
     Raises:
         TypeError: if an id is not an integer.
-        ValueError: if an id is negative or two roles share one.
+        ValueError: if an id is negative or beyond 64 bits, or two roles share one.
     """
     seen: dict[int, str] = {}
     for name, token in roles.items():
@@ -167,6 +170,8 @@ def check_token_roles(**roles: int) -> None:
             )
         if token < 0:
             raise ValueError(f"{name}={token} is not a token id: ids start at 0")
+        if token > LARGEST:
+            raise ValueError(f"{name}={token:,} is not a token id: no tensor holds it")
         if token in seen:
             raise ValueError(
                 f"{name} and {seen[token]} are both {token}: give each role its own id"
