@@ -14,8 +14,12 @@ from documents import read
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
-LABELLED = re.compile(r"(eq|res|fig|tab|thm|ex|sol|sec|term)-[a-z0-9-]+")
-TEXTS = ("index", "book/preface", "book/paper", "book/conventions", "book/glossary")
+LABELLED = re.compile(r"(eq|res|fig|tab|thm|ex|sol|sec|term|diff|err)-[a-z0-9-]+")
+TEXTS = (
+    "index",
+    *("book/preface", "book/paper", "book/conventions"),
+    *("book/differences", "book/errata", "book/glossary"),
+)
 AUTOMATIC = re.compile(r"id\d+")  # numbered by order: moves when text is added
 
 

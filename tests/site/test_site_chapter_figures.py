@@ -4,12 +4,17 @@ tests/site/test_site_figures.py proves that each figure shows what it stores; he
 stored numbers are proved right, and both through what stands on the page.
 """
 
+import math
+import re
+
 import figure_walk
 import pytest
 import torch
 
 from aiayn import (
     PAD,
+    Transformer,
+    TransformerConfig,
     attention_weights,
     causal_mask,
     padding_mask,
@@ -138,3 +143,157 @@ def test_chapter_4_shows_the_encoding(figure):
         near(columns(products), exact @ exact[position])
         [x, *_] = figure_walk.points(wave["paths"]["mark"])
         assert abs(x - 100 * position / 40) < 0.011
+
+
+def test_chapter_5_shows_a_token_through_the_norm(figure):
+    """With torch's own norm and autograd, at every size and offset."""
+    title = "One token of eight components, through the norm"
+    element, data = figure("05_sublayers", title)
+    pattern = torch.tensor([1.4, -0.6, 0.3, -1.7, 0.9, 0.2, -1.1, 0.6]).double()
+    pattern = (pattern - pattern.mean()) / pattern.std(correction=0)
+    arriving = torch.tensor([1.0, 0.5, -0.5, 0.0, -1.0, 1.0, 0.5, -0.5]).double()
+    exponents = [i / 2 for i in range(-8, 5)]
+
+    def through(token):
+        token = token.clone().requires_grad_()
+        out = torch.nn.functional.layer_norm(token, (8,))
+        (gradient,) = torch.autograd.grad(out, token, arriving)
+        return out.detach(), gradient.norm()
+
+    every = [through(10**e * pattern) for e in exponents]
+    spread = [out.std(correction=0).item() for out, _ in every]
+    lengths = torch.stack([length for _, length in every])
+    for state, (words, bars, sizes, gradients) in figure_walk.walk(element, data):
+        offset = float(settings(data, state)[1].replace("−", "-"))
+        out, _ = through(10 ** exponents[state[0]] * pattern + offset)
+        near(columns(bars), out)
+        near(columns(sizes), spread)
+        near(columns(gradients), lengths.log10())
+        assert f"{spread[state[0]]:.2f} around 0" in words["words"], state
+
+
+def test_chapter_6_shows_the_weights_of_its_model(figure):
+    """Its model built anew, and each attention asked for the weights of its inputs."""
+    element, data = figure("06_transformer", "Who looks where in an untrained model")
+    config = TransformerConfig(
+        12, 12, d_model=8, n_layers=2, n_heads=2, d_ff=32, dropout=0.0
+    )
+    seed = torch.Generator().manual_seed(6)
+    model = Transformer(config, generator=seed).double().eval()
+    # cats do see dogs . / dogs sleep . / sleep .; read from BOS on, in German
+    source = [[3, 5, 6, 4, 2], [4, 7, 2, 0, 0], [7, 2, 0, 0, 0]]
+    target = [[1, 8, 10, 9], [1, 9, 11, 2], [1, 11, 2, 0]]
+    inputs = {}
+    for name, module in model.named_modules():
+        if name.endswith("attention") and "around" not in name:
+            module.register_forward_pre_hook(
+                lambda _, given, settings, name=name: inputs.update(
+                    {name: (given, settings)}
+                ),
+                with_kwargs=True,
+            )
+    with torch.no_grad():
+        model(torch.tensor(source), torch.tensor(target))
+    seen = set()
+    for state, (words, grid) in figure_walk.walk(element, data, most=40, few=40):
+        label, head, sentence = settings(data, state)
+        side, kind, layer = label.replace(" layer ", "").split(",")
+        name = f"{side}_layers.{int(layer) - 1}.{kind.strip()}_attention"
+        (query, key, _, mask), more = inputs[name]
+        more.pop("cache", None)
+        with torch.no_grad():
+            weights = model.get_submodule(name).weights(query, key, mask, **more)
+        near(columns(grid), weights[int(sentence) - 1, int(head) - 1])
+        keys = target if (side, kind) == ("decoder", " self") else source
+        padding = keys[int(sentence) - 1].count(0)
+        assert f"of which {padding} are padding" in words["words"], state
+        assert ("none looks ahead" in words["words"]) == (keys is target), state
+        seen.add((name, head, sentence))
+    assert len(seen) >= 30
+
+
+def test_chapter_6_shows_where_parameters_sit(figure):
+    """Counted from models of every size, by what their parameters belong to."""
+    element, data = figure("06_transformer", "Where the parameters sit")
+    parts = ("embedding", "_attention.", "feed_forward.", "norm")
+    for state, (words, bars) in figure_walk.walk(element, data, most=12):
+        d_model, n_layers, ratio, vocab_size = (
+            int(text.replace(",", "")) for text in settings(data, state)
+        )
+        config = TransformerConfig.base(
+            vocab_size, d_model=d_model, n_layers=n_layers, d_ff=ratio * d_model
+        )
+        with torch.device("meta"):
+            named = dict(Transformer(config).named_parameters())
+        counts = [0, 0, 0, 0]
+        for name, weight in named.items():
+            (part,) = (
+                i
+                for i, p in enumerate(parts)
+                if p in name and not (i in (1, 2) and ".norm." in name)
+            )
+            counts[part] += weight.numel() / 1e6
+        near(columns(bars), [100 * count / sum(counts) for count in counts])
+        millions = [f"{count:.1f}" for count in (sum(counts), *counts)]
+        assert re.findall(r"\d+\.\d", words["words"]) == millions, state
+
+
+def test_chapter_7_shows_a_beam_search(figure):
+    """Every state by a search in plain lists of (probability, words)."""
+    element, data = figure("07_decoding", "A beam search, step by step")
+    after = {
+        "BOS": {"a": 0.5, "b": 0.3, "c": 0.2, "EOS": 0.0},
+        "a": {"a": 0.04, "b": 0.36, "c": 0.26, "EOS": 0.34},
+        "b": {"a": 0.15, "b": 0.05, "c": 0.7, "EOS": 0.1},
+        "c": {"a": 0.2, "b": 0.13, "c": 0.05, "EOS": 0.62},
+    }
+
+    def search(k, alpha, last_step):
+        penalty = lambda length: ((5 + length) / 6) ** alpha
+        still_open, found = [(1.0, ["BOS"])], []
+        for step in range(1, last_step + 1):
+            grid, candidates = [], []
+            for p, words in still_open:
+                grid.append([p * chance for chance in after[words[-1]].values()])
+                for token, chance in after[words[-1]].items():
+                    candidates += [(p * chance, [*words, token])] * (chance > 0)
+            parents = [" ".join(words[1:]) or "BOS" for _, words in still_open]
+            candidates.sort(key=lambda candidate: -candidate[0])
+            ends = [c for c in candidates[:k] if c[1][-1] == "EOS"]
+            still_open = [c for c in candidates if c[1][-1] != "EOS"][:k]
+            cut = still_open if step == 6 else []
+            found += [(math.log(p) / penalty(step), words) for p, words in ends + cut]
+            found.sort(reverse=True)
+            bound = None
+            if step < 6:
+                bound = math.log(still_open[0][0]) / penalty(6)
+            if step == 6 or (found and bound < found[0][0]):
+                return step, True, parents, grid, ends, still_open, found, bound
+        return step, False, parents, grid, ends, still_open, found, bound
+
+    spelled = lambda chosen: ", ".join(" ".join(w[1:]) for _, w in chosen) or "none"
+    answers = set()
+    for state, panels in figure_walk.walk(element, data, most=54, few=54):
+        words, p_panel, mask_panel, numbers = panels
+        k, alpha, step = settings(data, state)
+        k, alpha, step = int(k), float(alpha), int(step)
+        last, done, parents, grid, ends, kept, found, bound = search(k, alpha, step)
+        assert ("has stopped after step" in words["words"]) == (last < step), state
+        assert [row[0] for row in p_panel["rows"][1:]] == parents, state
+        near(columns(p_panel), grid)
+        chosen = {tuple(w[1:]) for _, w in ends + kept}
+        marks = [
+            "✓" if tuple([*parent.split(), token]) in chosen else "·"
+            for parent in (p if p != "BOS" else "" for p in parents)
+            for token in ("a", "b", "c", "EOS")
+        ]
+        assert columns(mask_panel) == marks, state
+        says_ends, says_kept, says_best, score, limit = numbers["values"]
+        assert (says_ends, says_kept) == (spelled(ends), spelled(kept)), state
+        assert says_best == (" ".join(found[0][1][1:]) if found else "none"), state
+        if found:
+            near([score], [found[0][0]])
+        if not done:
+            near([limit], [bound])
+        answers.add(says_best) if done else None
+    assert {"a b c EOS", "b c EOS", "a EOS"} <= answers
