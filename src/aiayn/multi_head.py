@@ -17,6 +17,7 @@ __all__ = [
 
 # %% ../../notebooks/03_multi_head.ipynb #03-004
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float
@@ -166,7 +167,8 @@ class MultiHeadAttention(nn.Module):
             mask: True where a query may attend; with a cache, of past and new keys.
             causal: no query sees past its own place.
             cache: an object whose ``attend(mix, query, project, mask, causal=...)``
-                calls ``project()`` when it wants new keys and values.
+                calls ``project()`` when it wants new keys and values, and finds in
+                ``project.args`` what they would be made of.
 
         Raises:
             ValueError: if a width is not d_model or the batch sizes differ.
@@ -175,9 +177,7 @@ class MultiHeadAttention(nn.Module):
         check_widths(d_model, query=query, key=key, value=value)
         query = split_heads(self.query_projection(query), self.n_heads)
 
-        def project():
-            return self.project(key, value)
-
+        project = partial(self.project, key, value)
         if cache is None:
             heads = self.mix(query, *project(), mask, causal=causal)
         else:
