@@ -169,8 +169,9 @@ def greedy_decode(
         TypeError: if model is no :class:`Seq2Seq`, source not integer or max_len not a
             whole number.
         ValueError: if max_len is negative, roles coincide, a token is outside the
-            model's vocabulary, the cache is not empty, the logits hold NaN, or
-            ``decode`` returns no logits for each token.
+            model's vocabulary, the cache is not empty, the logits have no most likely
+            token (NaN, +inf, nothing but −inf), or ``decode`` returns no logits for
+            each token.
     """
     roles = {"pad_id": pad_id, "bos_id": bos_id, "eos_id": eos_id}
     limit = check_search(model, source, max_len, roles, cache)
@@ -269,7 +270,7 @@ def length_penalty(length: int, alpha: int | float) -> float:
     Raises:
         TypeError: if length is not an integer or alpha not a number.
         ValueError: if length is negative, alpha not finite, or so far from 0 that the
-            penalty is no positive number.
+            penalty is 0 or infinite.
     """
     check_sizes(0, length=length)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float):
@@ -410,10 +411,11 @@ def beam_search(
     stay open. At ``max_len`` open ones are cut off and compete as they are.
 
     A score is log-probability / :func:`length_penalty`, with the hypothesis' own
-    length, EOS counted and BOS not; alpha above 0 favours longer ones. A row stops when
-    ``n_best`` are finished and, by :func:`score_bound`, nothing that is open can reach
-    the worst of them. No row depends on its neighbours. ``beam_size=1`` with
-    ``alpha=0`` finds what :func:`greedy_decode` does.
+    length, EOS counted and BOS not; alpha above 0 favours longer ones more than
+    probability does. A row stops when ``n_best`` are finished and, by
+    :func:`score_bound`, nothing that is open can reach the worst of them. No row
+    depends on its neighbours. ``beam_size=1`` with ``alpha=0`` finds what
+    :func:`greedy_decode` does, up to rounding.
 
     Args:
         model: anything with ``encode`` and ``decode``, in evaluation mode.

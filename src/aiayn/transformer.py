@@ -240,9 +240,9 @@ def build_attention(
     if config.n_kv_heads is not None:
         if attention is MultiHeadAttention:
             raise ValueError(
-                f"n_kv_heads={config.n_kv_heads} needs attention="
-                "GroupedQueryAttention; MultiHeadAttention has keys and values in "
-                "every head"
+                f"n_kv_heads={config.n_kv_heads} needs an attention whose heads share "
+                "keys, such as a GroupedQueryAttention; MultiHeadAttention has keys "
+                "and values in every head"
             )
         extra["n_kv_heads"] = config.n_kv_heads
     return attention(
@@ -400,7 +400,7 @@ def build_positions(config: TransformerConfig) -> nn.Module:
 def build_embeddings(
     config: TransformerConfig,
 ) -> tuple[TokenEmbedding, TokenEmbedding, nn.Linear | None]:
-    """Source and target embedding, output projection; if tied, one and the same."""
+    """Source and target embedding, output projection; if tied, one twice, and None."""
     width, std = config.d_model, config.embedding_std
     source = TokenEmbedding(config.source_vocab_size, width, std=std)
     if config.tie_embeddings:
@@ -608,7 +608,7 @@ class Transformer(TransformerParts):
     def encode(
         self, source: Int[Tensor, "batch n_source"]
     ) -> Float[Tensor, "batch n_source d_model"]:
-        """The memory: a vector for each source token, of all source tokens."""
+        """The memory: a vector for each source token, which has seen all of them."""
         check_tokens("source", source, self.config.max_len)
         mask = padding_mask(source, self.config.pad_id)
         positions = count_positions(source != self.config.pad_id)
@@ -724,7 +724,7 @@ def names_of_running(model: nn.Module) -> Iterator[tuple[list[str], set[str]]]:
 
     def end(_module, _inputs, output):
         name = running.pop()
-        if output is not None:  # it ended by an error
+        if output is not None:  # None: it ended by an error
             ran.add(name)
 
     with contextlib.ExitStack() as hooks:
@@ -1126,9 +1126,9 @@ def load_torch_transformer(model: Transformer, theirs: nn.Transformer) -> None:
             model is post-norm: the paper's stacks end without a norm of their own.
 
     Raises:
-        TypeError: if theirs is not an ``nn.Transformer``.
-        ValueError: if layers, heads, norms, biases or shapes differ; then nothing is
-            copied.
+        TypeError: if model is no :class:`Transformer`, or theirs no ``nn.Transformer``.
+        ValueError: if layers, heads, norms, activations or shapes differ, or one has no
+            biases; then nothing is copied.
     """
     check_same_kind(model, theirs)
     pairs: list[tuple[str, Tensor, Tensor]] = []
