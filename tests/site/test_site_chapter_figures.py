@@ -206,7 +206,7 @@ def test_chapter_6_shows_the_weights_of_its_model(figure):
         near(columns(grid), weights[int(sentence) - 1, int(head) - 1])
         keys = target if (side, kind) == ("decoder", " self") else source
         padding = keys[int(sentence) - 1].count(0)
-        assert f"of which {padding} are padding" in words["words"], state
+        assert f"{padding} of them padding" in words["words"], state
         assert ("none looks ahead" in words["words"]) == (keys is target), state
         seen.add((name, head, sentence))
     assert len(seen) >= 30
