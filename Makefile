@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = $(PYTHON) tools/environment.py
 ONLY = $(if $(CHAPTER),--only $(CHAPTER))
 
-.PHONY: help book site run text export test slow lint serve clean
+.PHONY: help book site run text export test slow bench lint serve clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -30,6 +30,10 @@ test:  ## everything that has to hold; says what it skipped and why
 slow:  ## what takes many minutes: slow tests, the five training seeds
 	$(RUN) -m pytest -m slow || [ $$? -eq 5 ]
 	$(RUN) tools/copy_seeds.py
+	$(RUN) tools/pooled_seeds.py
+
+bench:  ## measure the times that chapters show, minutes on a quiet machine
+	$(RUN) benchmarks/run.py
 
 lint:  ## style and spelling
 	$(RUN) tools/lint.py
