@@ -87,10 +87,12 @@ ATTENTIONS = {
     "multi-head": aiayn.MultiHeadAttention,
     "shared key heads": partial(PairedAttention, n_kv_heads=2),
     "one key head": partial(PairedAttention, n_kv_heads=1),
+    "grouped": partial(aiayn.GroupedQueryAttention, n_kv_heads=2),
+    "multi-query": partial(aiayn.GroupedQueryAttention, n_kv_heads=1),
 }
 """Every ``attention`` class, called with (d_model, n_heads): one line to join."""
 
-SHARING = {"paired": PairedAttention}
+SHARING = {"paired": PairedAttention, "grouped": aiayn.GroupedQueryAttention}
 """Those that take ``n_kv_heads``."""
 
 

@@ -78,6 +78,10 @@ def stages() -> list[Stage]:
         Stage(
             "the record of five seeds is current", ["tools/copy_seeds.py", "--check"]
         ),
+        Stage(
+            "the record of pooled heads is current",
+            ["tools/pooled_seeds.py", "--check"],
+        ),
         pytest(
             "units, equivalence, properties",
             "units.xml",
