@@ -24,6 +24,7 @@ from torch import nn
 import aiayn
 from aiayn import (
     copy_task,
+    cost,
     decoding,
     multi_head,
     positional_encoding,
@@ -66,6 +67,7 @@ def world() -> SimpleNamespace:
         generator=seeded(0),
         task=aiayn.CopyTask(),
         attention=aiayn.MultiHeadAttention(8, 2),
+        grouped=aiayn.GroupedQueryAttention(8, 4, n_kv_heads=2),
         layer=aiayn.EncoderLayer(small_config()).double().eval(),
         decoder_layer=aiayn.DecoderLayer(small_config()).double().eval(),
         feed_forward=aiayn.PositionwiseFeedForward(8, 16),
@@ -75,7 +77,29 @@ def world() -> SimpleNamespace:
         learned=aiayn.LearnedPositionalEncoding(8, max_len=4),
         x=torch.zeros(2, 3, 8),
         **recurrent_world(source, target),
+        **cached_world(model, source, target, memory),
     )
+
+
+def cached_world(model, source, target, memory) -> dict:
+    """The stores of chapter 9, each with something in it."""
+    kept = aiayn.DecoderCache(2, make=functools.partial(aiayn.KVCache, 8))
+    store, frozen, crossed = (
+        aiayn.KVCache(8),
+        aiayn.FrozenKVCache(),
+        aiayn.FrozenKVCache(),
+    )
+    attend_with(store, 3)
+    attend_with(frozen, 3)
+    x = torch.zeros(2, 3, 8)
+    with torch.no_grad():
+        model.decode(target[:, :3], memory, source, cache=kept)
+        crossing = aiayn.MultiHeadAttention(8, 2)
+        crossing(x, x, x, cache=crossed)
+    graph = torch.zeros(2, 2, 1, 4, requires_grad=True)
+    return {
+        "kept": kept, "store": store, "frozen": frozen, "crossed": crossed, "graph": graph,
+    }  # fmt: skip
 
 
 def recurrent_world(source, target) -> dict:
@@ -119,7 +143,19 @@ def state() -> dict:
             store = getattr(layer, f"{kind}_attention")
             found[f"cache.{i}.{kind}.keys"] = store.keys.clone()
             found[f"cache.{i}.{kind}.values"] = store.values.clone()
+    for name in ("kept", "store", "frozen", "crossed"):
+        found |= {f"{name} {what}": of for what, of in contents(vars(w)[name]).items()}
     return found
+
+
+def contents(cache) -> dict:
+    """What a cache of chapter 9 holds, or all of a decoder's."""
+    if isinstance(cache, aiayn.DecoderCache):
+        layers = [(x.self_attention, x.cross_attention) for x in cache.layers]
+        stores = [contents(store) for layer in layers for store in layer]
+        found = {f"{i}.{k}": v for i, s in enumerate(stores) for k, v in s.items()}
+        return found | {"length": len(cache)}
+    return {"length": len(cache), "keys": cache.keys, "values": cache.values}
 
 
 def assert_unchanged(before: dict, after: dict) -> None:
@@ -265,6 +301,32 @@ def torch_model(**changes):
         model = nn.Transformer(**{**settings, **changes}, dtype=torch.float64)
     model.encoder.norm = model.decoder.norm = None
     return model
+
+
+def attend_with(store, length, *, batch=2, heads=2, width=4, dtype=None):
+    """A call of a store with keys and values of these sizes."""
+    x = torch.zeros(batch, heads, length, width, dtype=dtype)
+    return store.attend(aiayn.attention, x, lambda: (x, x), causal=True)
+
+
+def row_rows(of_world):
+    """Rows for ``reorder`` of something with two rows."""
+    cases = [
+        ([0, 2], Value, r"0 to 1, got \[0, 2\]"),
+        ([-1], Value, r"0 to 1, got \[-1\]"),
+        (torch.tensor([2], dtype=torch.uint8), Value, "0 to 1, got torch.uint8"),
+        ([[0]], Value, "rows must be a list"),
+        (1, Value, "rows must be a list.*got 1"),
+        ([0.5], Type, "rows must hold integers"),
+        ([True, False], Type, "rows must hold integers"),
+        (None, Type, "rows must hold .*got None"),
+        ("ab", Type, "rows must hold .*got 'ab'"),
+        ([[1], [0, 1]], Type, "rows must hold integers, in one list"),
+    ]
+    return [
+        (lambda w, rows=rows: of_world(w).reorder(rows), error, message)
+        for rows, error, message in cases
+    ]
 
 
 def assertion_rows(check):
@@ -878,6 +940,161 @@ ROWS = {
         (new(aiayn.length_penalty, 50, 400), Value, "alpha=400 makes inf of .* length 50"),
         (new(aiayn.length_penalty, 50, -400), Value, "alpha=-400 makes 0.0 of the pen"),
     ],
+    # chapter 8
+    "attention_flops": [
+        *size_rows(
+            lambda **sizes: aiayn.attention_flops(3, 4, **sizes), n_heads=2, d_k=4, d_v=4
+        ),
+        (new(aiayn.attention_flops, -1, 4, d_k=2), Value, "n_queries must be .*0, got -1"),
+        (new(aiayn.attention_flops, 3, 4.0, d_k=2), Type, "n_keys must be an integer.*4.0"),
+    ],
+    "attention_layer": size_rows(cost.attention_layer, n=3, d_model=8),
+    "recurrent_layer": size_rows(cost.recurrent_layer, n=3, d_model=8, n_maps=4),
+    "convolution_layer": size_rows(cost.convolution_layer, n=3, d_model=8, width=3),
+    "restricted_layer": size_rows(cost.restricted_layer, n=3, d_model=8, width=3),
+    "layers_to_connect": [
+        (new(cost.layers_to_connect, 0, 3), Value, "n must be at least 1, got 0"),
+        (new(cost.layers_to_connect, 4.0, 3), Type, "n must be an integer, got 4.0"),
+        (new(cost.layers_to_connect, 9, 1), Value, "width must be at least 2, got 1"),
+        (new(cost.layers_to_connect, 9, 2.5), Type, "width must be an integer, got 2.5"),
+    ],
+    "path_length": [
+        (new(aiayn.path_length, {}, []), Value, "pairs must name at least one.*none"),
+        (new(aiayn.path_length, [(1, 2)], [(1, 2)]), Type, r"graph must map.*\(list\)"),
+    ],
+    "layer_cost": [
+        *size_rows(functools.partial(aiayn.layer_cost, "attention"), n=3, d_model=8),
+        (new(aiayn.layer_cost, "lstmn", 3, 8), Value, "layer must be one of .*'lstmn'"),
+        (new(aiayn.layer_cost, None, 3, 8), Value, "layer must be one of .*None"),
+        (new(aiayn.layer_cost, "lstm", 3, 8, width=3), Value, "width is for .*3 for lstm"),
+        (new(aiayn.layer_cost, "dilated", 3, 8), Value, "width is for .*None for dilated"),
+        (new(aiayn.layer_cost, "convolution", 3, 8, width=1), Value, "width .*2, got 1"),
+        (new(aiayn.layer_cost, "restricted", 3, 8, width="4"), Type, "width .*integer.*'4'"),
+    ],
+    "training_flops": [
+        (new(aiayn.training_flops, {"d_model": 8}, 3, 3), Type, "config must be a Transf"),
+        *size_rows(
+            lambda **sizes: aiayn.training_flops(small_config(), **sizes),
+            n_source=3, n_target=3,
+        ),
+    ],
+    # chapter 9
+    "KVCache": [
+        (new(aiayn.KVCache, 0), Value, "capacity must be at least 1, got 0"),
+        (new(aiayn.KVCache, 2.0), Type, "capacity must be an integer, got 2.0"),
+        (new(aiayn.KVCache, True), Type, "capacity must be an integer, got True"),
+    ],
+    "KVCache.attend": [
+        (lambda w: attend_with(w.store, 5, batch=3), Value, r"keys must be .*\(3, "),
+        (lambda w: attend_with(w.store, 1, heads=1), Value, r"\(2, 2, …, 4\), as held"),
+        (lambda w: attend_with(w.store, 1, width=5), Value, r"got shape \(2, 2, 1, 5\)"),
+        (lambda w: attend_with(w.store, 1, dtype=torch.half), Type,
+         "keys are torch.float16 on cpu, the cache holds torch.float32 on cpu"),
+        (lambda w: attend_with(w.store, 6), Value,
+         "cache holds 3 tokens and has capacity=8: no room for 6 more"),
+        (lambda w: w.store.attend(aiayn.attention, w.x, lambda: (w.x, w.x)), Value,
+         r"keys and values must be .*got shapes \(2, 3, 8\)"),
+        (lambda w: w.store.attend(aiayn.attention, w.x, lambda: (w.graph, w.graph)),
+         Value, "keys require gradients, which no cache keeps"),
+    ],
+    "KVCache.check_room": [
+        (lambda w: w.store.check_room(6), Value, "capacity=8: no room for 6 more"),
+    ],
+    "KVCache.crop": [
+        (lambda w: w.store.crop(4), Value, "crop to n=4: the cache holds 3 tokens"),
+        (lambda w: w.store.crop(-1), Value, "n must be at least 0, got -1"),
+        (lambda w: w.store.crop(1.0), Type, "n must be an integer, got 1.0"),
+    ],
+    "KeyValueStore.reorder": row_rows(lambda w: w.store),
+    "FrozenKVCache.attend": [
+        (lambda w: attend_with(w.frozen, 3, batch=1), Value,
+         r"a source of 2 rows and 3 tokens, got shape \(1, 2, 3, 4\): reset it"),
+        (lambda w: w.attention(w.x, w.x + 1, w.x, cache=w.crossed), Value,
+         "keys and values of another source: reset it"),
+        (lambda w: w.attention(w.x, w.x[:, :2], w.x[:, :2], cache=w.crossed), Value,
+         r"a source of 2 rows and 3 tokens, got shape \(2, 2, 8\): reset it"),
+        (lambda w: aiayn.FrozenKVCache().attend(aiayn.attention, w.x,
+                                                lambda: (w.graph, w.graph)),
+         Value, "keys require gradients"),
+    ],
+    "FrozenKVCache.reorder": row_rows(lambda w: w.frozen),
+    "DecoderCache": [
+        *size_rows(lambda n_layers: aiayn.DecoderCache(n_layers), n_layers=2),
+        (new(aiayn.DecoderCache, 2, make=8), Type, "make must make a store.*got 8"),
+        (lambda w: aiayn.DecoderCache(2, make=lambda: w.store), Value,
+         "make must make a new store each time, it gave one twice"),
+    ],
+    "DecoderCache.begin": [
+        (lambda w: w.kept.begin(w.target), Type, "is_token must be boolean, got .*int64"),
+        (lambda w: w.kept.begin([[True]]), Type, "is_token must be boolean, got"),
+        (lambda w: w.kept.begin(w.target[0] > 0), Value,
+         r"is_token must be \(batch, n_new\), got shape \(5,\)"),
+        (lambda w: w.kept.begin(w.target[:1] > 0), Value, "cache holds 2 rows, got 1"),
+        (lambda w: w.kept.begin(torch.ones(2, 6, dtype=torch.bool)), Value,
+         "cache holds 3 tokens and has capacity=8: no room for 6 more"),
+    ],
+    "DecoderCache.crop": [
+        (lambda w: w.kept.crop(4), Value, "crop to n=4: the cache holds 3 tokens"),
+        (lambda w: w.kept.crop(-1), Value, "n must be at least 0, got -1"),
+        (lambda w: w.kept.crop("1"), Type, "n must be an integer, got '1'"),
+    ],
+    "DecoderCache.reorder": row_rows(lambda w: w.kept),
+    "kv_cache_bytes": [
+        *size_rows(
+            lambda **sizes: aiayn.kv_cache_bytes(length=1, batch=1, **sizes),
+            n_layers=2, n_kv_heads=2, d_k=4, bytes_per_element=4, d_v=4,
+        ),
+        (new(aiayn.kv_cache_bytes, 1, 1, 1, -1, 1, 4), Value, "length must be at least 0"),
+        (new(aiayn.kv_cache_bytes, 1, 1, 1, 1, -1, 4), Value, "batch must be at least 0"),
+        (new(aiayn.kv_cache_bytes, 1, 1, 1, 1, 1, 0.5), Type,
+         "bytes_per_element must be an integer, got 0.5"),
+    ],
+    # chapter 10
+    "GroupedQueryAttention": [
+        *size_rows(
+            aiayn.GroupedQueryAttention, d_model=8, n_heads=2, n_kv_heads=1, d_k=4, d_v=4
+        ),
+        (new(aiayn.GroupedQueryAttention, 12, 6, n_kv_heads=4), Value,
+         "n_heads=6 is not divisible by n_kv_heads=4"),
+        (new(aiayn.GroupedQueryAttention, 8, 2, n_kv_heads=4), Value,
+         "n_heads=2 is not divisible by n_kv_heads=4"),
+        (new(aiayn.GroupedQueryAttention, 10, 4, n_kv_heads=2), Value,
+         "d_model=10 is not divisible by n_heads=4"),
+        (new(aiayn.GroupedQueryAttention, 8, 2, n_kv_heads=1, attend=None), Type,
+         "attend must be a function, got None"),
+        (new(aiayn.GroupedQueryAttention, 8, 2), Type, "n_kv_heads"),
+    ],
+    "GroupedQueryAttention.mix": [
+        (lambda w: w.grouped(w.x, w.x, w.x, torch.ones(3, 3)), Type, "mask .*float32"),
+        (lambda w: w.grouped(w.x, w.x, w.x, torch.ones(2, 2, 3, 3).bool()), Value,
+         r"mask of shape \(2, 2, 3, 3\).*\(2, 4, 3, 3\)"),
+        (lambda w: w.grouped(w.x[:, :1], w.x, w.x, torch.ones(2, 2, 1, 3).bool()), Value,
+         r"mask of shape \(2, 2, 1, 3\).*\(2, 4, 1, 3\)"),
+    ],
+    "pool_heads": [
+        (lambda w: aiayn.pool_heads(w.attention, 3), Value,
+         "2 key heads cannot be pooled to n_kv_heads=3"),
+        (lambda w: aiayn.pool_heads(w.grouped, 4), Value,
+         "2 key heads cannot be pooled to n_kv_heads=4"),
+        (lambda w: aiayn.pool_heads(w.attention, 0), Value, "n_kv_heads must be .*got 0"),
+        (lambda w: aiayn.pool_heads(w.attention, 1.0), Type, "n_kv_heads must .*got 1.0"),
+        (lambda w: aiayn.pool_heads(w.feed_forward, 1), Type,
+         "attention must be a MultiHeadAttention, got "),
+    ],
+    "align_heads": [
+        (lambda w: aiayn.align_heads(w.attention, 3), Value,
+         "2 key heads cannot be pooled to n_kv_heads=3"),
+        (lambda w: aiayn.align_heads(w.attention, 1, rounds=0), Value,
+         "rounds must be at least 1, got 0"),
+        (lambda w: aiayn.align_heads(w.model, 1), Type, "attention must be a MultiHead"),
+    ],
+    "pool_model": [
+        (lambda w: aiayn.pool_model(w.model, 3), Value,
+         "4 key heads cannot be pooled to n_kv_heads=3"),
+        (lambda w: aiayn.pool_model(w.model, "2"), Type, "n_kv_heads must .*got '2'"),
+        (lambda w: aiayn.pool_model(w.recurrent, 1), Type, "model must be a Transformer"),
+        (lambda w: aiayn.pool_model(w.model, 2, pool=None), Type, "pool must be a function"),
+    ],
     # chapter 13
     "label_smoothed_loss": [
         (new(aiayn.label_smoothed_loss, INTEGERS, INTEGERS[:, 0]), Type,
@@ -1062,6 +1279,12 @@ EXEMPT = {
     "describe": "shows any value",
     "RecurrentCache": "takes no argument",
     "RecurrentCache.keep": "called by RecurrentSeq2Seq.decode with a state it made",
+    "as_row_index": "called by the caches' reorder, which has its rows",
+    "with_room": "called by the caches with keys and values that were checked",
+    "KeyValueStore": "a base class without arguments",
+    "FrozenKVCache": "takes no argument",
+    "LayerCache": "a record that DecoderCache fills",
+    "LayerCaches": "a base class: DecoderCache has its rows",
     "read_tokens": "called by RecurrentSeq2Seq, which checks",
     "initialise_lstm": "called by RecurrentSeq2Seq with settings that were checked",
     "residual": "called by Sublayer.forward, which has its rows",
@@ -1069,8 +1292,14 @@ EXEMPT = {
     "mixing_weights": "calls mix, whose attend checks",
     "MultiHeadAttention.project": "called by forward and weights, which check",
     "MultiHeadAttention.mix": "hands everything to attend, which checks",
+    "GroupedQueryAttention.project": "called by forward and weights, which check",
+    "group_mask": "called by GroupedQueryAttention.mix, which checks",
+    "as_float64": "called by align_heads, which checks",
+    "best_turns": "called by align_heads, which checks",
+    "turn_rows": "called by align_heads, which checks",
     "PositionalEncoding.rows": "called by forward, which checks",
     "LearnedPositionalEncoding.rows": "called by forward, which checks",
+    "LayerCost": "a record that layer_cost fills",
     "JsonFields": "a base class: TransformerConfig.from_json has its rows",
     "JsonFields.from_json": "see TransformerConfig.from_json",
     "TransformerParts": "the constructor of Transformer, which has its rows",

@@ -45,6 +45,20 @@ _HOME = {
         "greedy_decode",
         "length_penalty",
     ),
+    "cost": (
+        "LayerCost",
+        "attention_flops",
+        "layer_cost",
+        "path_length",
+        "training_flops",
+    ),
+    "kv_cache": ("DecoderCache", "FrozenKVCache", "KVCache", "kv_cache_bytes"),
+    "grouped_query": (
+        "GroupedQueryAttention",
+        "align_heads",
+        "pool_heads",
+        "pool_model",
+    ),
     "training": ("NoamSchedule", "label_smoothed_loss", "noam_rate", "train"),
     "copy_task": ("CopyTask", "exact_match", "train_copy_model"),
 }

@@ -13,6 +13,7 @@ import torch
 
 from aiayn import (
     PAD,
+    GroupedQueryAttention,
     Transformer,
     TransformerConfig,
     attention_weights,
@@ -297,3 +298,90 @@ def test_chapter_7_shows_a_beam_search(figure):
             near([limit], [bound])
         answers.add(says_best) if done else None
     assert {"a b c EOS", "b c EOS", "a EOS"} <= answers
+
+
+def test_chapter_8_shows_the_work_of_each_layer(figure):
+    """For a token and d²: projections 4, what it sees 2·keys/d, each map of two 2."""
+    element, data = figure("08_cost", "The work of a layer for each token")
+    seen = set()
+    for state, (words, curve, numbers) in figure_walk.walk(element, data):
+        n, d = (int(text.replace(",", "")) for text in settings(data, state))
+        work = [4 + 2 * n / d, 4 + 2 * min(n, 64) / d, 8, 6, 2, 3]
+        near(numbers["values"], work)
+        assert f"takes {work[0] / 8:.2f} times" in words["words"], state
+        assert f"meets at n = {2 * d:,}." in words["words"], state
+        assert f"{2 * n / d / work[0]:.0%} of its work" in words["words"], state
+        lengths = [int(row[0].replace(",", "")) for row in curve["rows"][1:]]
+        near(columns(curve), [w for m in lengths for w in (4 + 2 * m / d, 8, 6)])
+        [x, *_] = figure_walk.points(curve["paths"]["mark"])
+        assert x == pytest.approx(100 * (n - 64) / (2048 - 64), abs=0.02)
+        seen.add((n, d))
+    assert len(seen) >= 20
+
+
+def test_chapter_10_shows_who_reads_what_and_what_it_costs(figure):
+    """Who reads which key head: told by attention, with a value for each key head."""
+    element, data = figure("10_grouped_query", "Eight heads and their key heads")
+    seen = set()
+    for state, shown in figure_walk.walk(element, data, most=40, few=40):
+        words, grid, numbers, curve = shown
+        n_kv_heads, order, length = settings(data, state)
+        n_kv_heads, length = int(n_kv_heads), int(length.replace(",", ""))
+        keys, value = torch.zeros(1, n_kv_heads, 3, 1), torch.eye(n_kv_heads)
+        value = value[None, :, None].expand(1, n_kv_heads, 3, n_kv_heads)
+        if order == "neighbours":
+            module = GroupedQueryAttention(8, 8, n_kv_heads=n_kv_heads)
+            reads = module.mix(torch.zeros(1, 8, 1, 1), keys, value)[0, :, 0]
+        else:
+            reads = value.repeat(1, 8 // n_kv_heads, 1, 1)[0, :, 0]
+        assert columns(grid) == ["✓" if r else "·" for r in reads.flatten()], state
+        first = ", ".join(str(i + 1) for i in reads[:, 0].nonzero().flatten().tolist())
+        plural = "s" if n_kv_heads < 8 else ""
+        assert f"key head 1 serves head{plural} {first};" in words["words"], state
+        token = 6 * 2 * n_kv_heads * 64 * 4
+        assert f"takes {token:,} bytes" in words["words"], state
+        near(numbers["values"], [8 / n_kv_heads, token * length / 2**20])
+        lengths = [int(row[0].replace(",", "")) for row in curve["rows"][1:]]
+        sizes = [6 * 2 * h * 64 * 4 * n / 2**20 for n in lengths for h in (8, 4, 2, 1)]
+        near(columns(curve), sizes)
+        [x, *_] = figure_walk.points(curve["paths"]["mark"])
+        assert x == pytest.approx(100 * length / 8192, abs=0.02)
+        seen.add((n_kv_heads, order))
+    assert len(seen) == 8
+
+
+def test_chapter_9_shows_what_a_cache_takes(figure):
+    """Bytes from the public shapes, written out; a gigabyte is 10⁹ of them."""
+    element, data = figure("09_kv_cache", "What the cache of a batch takes")
+    llama = {32: (4096, 4096, 11008), 80: (8192, 1024, 28672)}
+    parameters = {
+        layers: 64_000 * d + d + layers * (2 * d * (d + keys + 1) + 3 * d * inside)
+        for layers, (d, keys, inside) in llama.items()
+    }
+    models = {  # numbers of a token, parameters
+        "base": (2 * 6 * 512, 65_110_016),
+        "big": (2 * 6 * 1024, 218_300_416),
+        "GPT-3": (2 * 96 * 12288, 175e9),
+        "Llama 2 7B": (2 * 32 * 4096, parameters[32]),
+        "Llama 2 70B": (2 * 80 * 1024, parameters[80]),
+    }
+    sizes = {"float32": 4, "float16": 2, "8 bits": 1}
+    seen = set()
+    for state, (words, numbers, curve) in figure_walk.walk(element, data):
+        model, kind, *rest = settings(data, state)
+        length, batch = (int(text.replace(",", "")) for text in rest)
+        token, weights = (x * sizes[kind] for x in models[model])
+        for text, taken in zip(
+            numbers["values"], (token * length * batch, weights), strict=True
+        ):
+            amount, unit = text.replace(",", "").split()
+            scale = {"GB": 1e9, "MB": 1e6}[unit]
+            assert float(amount) * scale == pytest.approx(taken, rel=6e-3)
+        assert f"{model}: a token takes {token:,} bytes." in words["words"], state
+        assert f" {weights / token:,.0f} tokens, in all" in words["words"], state
+        rows = [(token * 2**i * batch, weights) for i in range(7, 18)]
+        near(columns(curve), torch.tensor(rows, dtype=torch.float64).log10())
+        [x, *_] = figure_walk.points(curve["paths"]["mark"])
+        assert x == pytest.approx(10 * (math.log2(length) - 7), abs=0.02)
+        seen.add(model)
+    assert len(seen) >= 3
