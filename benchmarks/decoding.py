@@ -119,7 +119,7 @@ def main() -> None:
     elif not with_peer:
         raise SystemExit("nothing stored: pip install x-transformers==2.31.10 first")
     else:
-        store("decoding_times", record(settings, cases(), turns=5))
+        store("decoding_times", record(settings, cases(), turns=7))
 
 
 if __name__ == "__main__":

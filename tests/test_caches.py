@@ -3,6 +3,7 @@
 A further store of one self-attention joins by one line in ``CACHES``.
 """
 
+import contextlib
 import copy
 import itertools
 from functools import partial
@@ -32,6 +33,7 @@ from hypothesis.stateful import (
 from seams import ATTENTIONS, PairedAttention
 from test_seams import KINDS, SOURCES, TARGETS, splits
 from torch import Tensor
+from torch.nn import ModuleList
 
 from aiayn import (
     DecoderCache,
@@ -41,6 +43,7 @@ from aiayn import (
     beam_search,
     greedy_decode,
     kv_cache_bytes,
+    transformer,
 )
 
 CACHES = {
@@ -690,36 +693,57 @@ class Broken(Exception):
     pass
 
 
+def fail(*_, **__):
+    raise Broken
+
+
+def unguarded(*_):
+    return contextlib.nullcontext()
+
+
+def failing_attentions(model):
+    """One block for each attention of the decoder, in which it fails."""
+    for layer in model.decoder_layers:
+        for module in (layer.self_attention, layer.cross_attention):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(module, "attend", fail)
+                # the store is on its own: the model does not take it back
+                patch.setattr(transformer, "undone_on_error", unguarded)
+                yield
+
+
+def failing_modules(model):
+    """One block for each module that every step calls, in which it fails."""
+    for name, module in model.named_modules():
+        once = "cross_attention.key" in name or "cross_attention.value" in name
+        ours = name.startswith(("target_", "decoder_")) and not once
+        if ours and type(module) is not ModuleList:
+            hook = module.register_forward_pre_hook(fail)
+            yield
+            hook.remove()
+
+
 @each_cache
 @pytest.mark.parametrize("n_layers", [1, 2])
 @pytest.mark.parametrize("start", [0, 3])
-def test_a_step_that_fails_anywhere_is_as_if_it_had_not_begun(make, n_layers, start):
-    """In each layer, in either attention; then the same step again, or another."""
+@pytest.mark.parametrize("failing", [failing_attentions, failing_modules])
+def test_a_step_that_fails_anywhere_is_as_if_it_had_not_begun(
+    make, n_layers, start, failing
+):
+    """Then the same step again, or another."""
     model = small_model(n_layers=n_layers)
     source, target = padded(SOURCES), padded(TARGETS, left=True)
     plain, real = plain_logits(model, source, target), target != 0
-    places = [
-        (layer, name)
-        for layer in model.decoder_layers
-        for name in ("self_attention", "cross_attention")
-    ]
-    for (layer, name), then in itertools.product(places, ("again", "reorder", "crop")):
+    for then in ("again", "reorder", "crop"):
         cache = DecoderCache(n_layers, make=make)
         with torch.no_grad():
             memory = model.encode(source)
             if start:
                 model.decode(target[:, :start], memory, source, cache=cache)
-            module = getattr(layer, name)
-            whole = module.attend
-
-            def broken(*_, **__):
-                raise Broken
-
-            module.attend = broken
-            with pytest.raises(Broken):
-                model.decode(target[:, start:5], memory, source, cache=cache)
-            module.attend = whole
-            assert len(cache) == start, (name, then)
+            for _ in failing(model):
+                with pytest.raises(Broken):
+                    model.decode(target[:, start:5], memory, source, cache=cache)
+                assert len(cache) == start
             if then == "reorder":
                 cache.reorder([0, 1, 2])
             elif then == "crop":
@@ -906,6 +930,24 @@ def test_rows_that_moved_only_in_part_are_not_kept(monkeypatch, layer):
         cache.reorder([1, 0])
     assert len(cache) == 0
     assert cache.nbytes == 0
+
+
+@pytest.mark.parametrize("other", [0, 1], ids=["keys", "values"])
+def test_keys_and_values_of_another_source_are_refused(other):
+    """They may be made of two tensors; neither may change."""
+    query, key, value = drawn()
+    sources = [normal(2, 6, 5, seed=seed) for seed in (1, 2)]
+    store, mix = FrozenKVCache(), attention
+
+    def attend(*made_of):
+        project = partial(lambda *_: (key, value), *made_of)
+        return store.attend(mix, query, project, causal=False)
+
+    first = attend(*sources)
+    assert_same(attend(*(x.clone() for x in sources)), first)
+    sources[other] = sources[other] + 1
+    with pytest.raises(ValueError, match=r"another source: reset it"):
+        attend(*sources)
 
 
 def test_a_source_that_is_named_by_keyword_only_is_taken_on_trust():

@@ -8,7 +8,6 @@ every step; this chapter keeps them instead.
 # %% auto #0
 __all__ = [
     "check_projected",
-    "as_row_index",
     "check_crop",
     "with_room",
     "KeyValueStore",
@@ -30,8 +29,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .tokens import check_integers, check_sizes, describe
-from .transformer import count_positions
+from .tokens import as_row_index, check_sizes, describe
+from .transformer import count_positions, unless_idle
 
 
 # %% ../../notebooks/09_kv_cache.ipynb #09-016
@@ -71,31 +70,6 @@ def check_projected(
                 f"{name} must be (batch, n_kv_heads, length, width) = ({batch}, "
                 f"{n_kv_heads}, …, {width}), as held, got shape {tuple(new.shape)}"
             )
-
-
-def as_row_index(rows: Tensor | list[int], batch: int) -> Int[Tensor, "n_rows"]:
-    """``rows`` as a tensor; refused unless each is a row of the batch.
-
-    Raises:
-        TypeError, ValueError: if they are not integers, or not rows of the batch.
-    """
-    try:
-        index = torch.as_tensor(rows)
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(
-            f"rows must hold integers, in one list, got {describe(rows)}"
-        ) from None
-    if not isinstance(rows, Tensor) and index.numel() == 0:  # [] has no type
-        index = index.long()
-    check_integers(rows=index)
-    if index.dim() != 1:
-        raise ValueError(f"rows must be a list of rows, got {describe(rows)}")
-    index = index.long()  # torch would take uint8 for a mask
-    if not index.is_meta and ((index < 0) | (index >= batch)).any():
-        raise ValueError(
-            f"rows must be a list of 0 to {batch - 1}, got {describe(rows)}"
-        )
-    return index
 
 
 def check_crop(n: int, length: int) -> None:
@@ -171,10 +145,12 @@ class KeyValueStore:
         Raises:
             TypeError, ValueError: if rows are not integers, or not rows of the cache.
         """
-        if self._held:
-            index = as_row_index(rows, len(self._keys)).to(self._keys.device)
-            key, value = self._held
-            self._hold(key[index], value[index], self._keys.shape[-2])
+        if not self._held:
+            as_row_index(rows, None)  # there are none, but they must be rows
+            return
+        index = as_row_index(rows, len(self._keys)).to(self._keys.device)
+        key, value = self._held
+        self._hold(key[index], value[index], self._keys.shape[-2])
 
 
 # %% ../../notebooks/09_kv_cache.ipynb #09-019
@@ -260,28 +236,29 @@ class KVCache(KeyValueStore):
 
 
 # %% ../../notebooks/09_kv_cache.ipynb #09-026
-def check_same_source(
-    query: Tensor, source: Tensor | None, held: Tensor | None, key: Tensor
-) -> None:
-    """Refuse another source than the one that the held keys were made of.
+def check_same_source(query: Tensor, sources: tuple, held: tuple, key: Tensor) -> None:
+    """Refuse another source than the one that the held keys and values were made of.
 
     Args:
         query: its first axis has to fit the keys.
-        source, held: what keys would be made of now, and what they were made of; None
-            if that is not known.
+        sources, held: what keys and values would be made of now, and what they were
+            made of; empty if that is not known.
         key: the keys held.
     """
     rows, length = key.shape[0], key.shape[2]
-    came = query.shape if source is None else source.shape
-    if len(query) != rows or source is not None and came[:2] != (rows, length):
-        raise ValueError(
-            f"cache holds a source of {rows} rows and {length} tokens, got shape "
-            f"{tuple(came)}: reset it"
-        )
-    if source is None or held is None or source is held or source.is_meta:
-        return
-    if not torch.equal(source, held):
-        raise ValueError("cache holds the keys and values of another source: reset it")
+    for came in (query, *sources):
+        if len(came) != rows or came is not query and came.shape[1] != length:
+            raise ValueError(
+                f"cache holds a source of {rows} rows and {length} tokens, got shape "
+                f"{tuple(came.shape)}: reset it"
+            )
+    for source, before in zip(sources, held):
+        if source is before or source.is_meta:
+            continue
+        if not torch.equal(source, before):
+            raise ValueError(
+                "cache holds the keys and values of another source: reset it"
+            )
 
 
 # %% ../../notebooks/09_kv_cache.ipynb #09-027
@@ -295,7 +272,7 @@ class FrozenKVCache(KeyValueStore):
     def reset(self) -> None:
         """Forget everything, and free it."""
         super().reset()
-        self._source: Tensor | None = None  # what keys and values were made of
+        self._sources: tuple = ()  # what keys and values were made of
         self.answered = True  # False while a call runs, and after one that failed
 
     def attend(
@@ -312,20 +289,20 @@ class FrozenKVCache(KeyValueStore):
         Args:
             mix, query, mask, causal: as for :meth:`KVCache.attend`.
             project: gives keys and values. If it has ``args``, as a
-                ``functools.partial`` has, the first is the source.
+                ``functools.partial`` has, these are what they would be made of.
 
         Raises:
             ValueError: if the source or the number of rows is not the one held.
         """
         self.answered = False
-        source = (getattr(project, "args", ()) or (None,))[0]
+        sources = getattr(project, "args", ())
         if self._keys is None:
             key, value = project()
             check_projected(key, value)
             self._hold(key, value, room=key.shape[-2])
         else:
-            check_same_source(query, source, self._source, self._keys)
-        self._source = source
+            check_same_source(query, sources, self._sources, self._keys)
+        self._sources = sources
         heads = mix(query, self._keys, self._values, mask, causal=causal)
         self.answered = True
         return heads
@@ -333,7 +310,7 @@ class FrozenKVCache(KeyValueStore):
     def reorder(self, rows: Int[Tensor, "n_rows"] | list[int]) -> None:
         """As :meth:`KVCache.reorder`; the next call brings the source in that order."""
         super().reorder(rows)
-        self._source = None
+        self._sources = ()
 
 
 # %% ../../notebooks/09_kv_cache.ipynb #09-029
@@ -426,7 +403,7 @@ class DecoderCache(LayerCaches):
 
     def begin(
         self, is_token: Bool[Tensor, "batch n_new"]
-    ) -> tuple[Int[Tensor, "batch n_new"], Bool[Tensor, "batch 1 1 n_keys"]]:
+    ) -> tuple[Int[Tensor, "batch n_new"], Bool[Tensor, "batch 1 1 n_keys"] | None]:
         """Open a step.
 
         Args:
@@ -434,7 +411,7 @@ class DecoderCache(LayerCaches):
 
         Returns:
             The new tokens' positions, counted over the real tokens of each row, and the
-            mask of all keys, past and new.
+            mask of all keys, past and new; None where nothing has to be hidden.
 
         Raises:
             TypeError, ValueError: if it is no boolean (batch, n_new), has another
@@ -457,7 +434,8 @@ class DecoderCache(LayerCaches):
             layer.self_attention.check_room(is_token.shape[1])
         everything = torch.cat((self._is_token, is_token), 1) if past else is_token
         self._is_token, self._past = everything, past
-        return count_positions(everything)[:, past:], everything[:, None, None, :]
+        positions = count_positions(everything)[:, past:]
+        return positions, unless_idle(everything[:, None, None, :])
 
     def crop(self, n: int) -> None:
         """Go back to the first n tokens; at 0 the source is forgotten too.
@@ -484,6 +462,7 @@ class DecoderCache(LayerCaches):
         """
         self.crop(len(self))
         if self._is_token is None:
+            as_row_index(rows, None)  # there are none, but they must be rows
             return
         index = as_row_index(rows, len(self._is_token)).to(self._is_token.device)
         try:
@@ -495,7 +474,7 @@ class DecoderCache(LayerCaches):
             raise
 
 
-# %% ../../notebooks/09_kv_cache.ipynb #09-049
+# %% ../../notebooks/09_kv_cache.ipynb #09-050
 def kv_cache_bytes(
     n_layers: int,
     n_kv_heads: int,

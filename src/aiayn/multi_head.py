@@ -43,7 +43,8 @@ def split_heads(
         raise ValueError(
             f"width {x.shape[-1]} cannot be cut into n_heads={n_heads} equal heads"
         )
-    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+    cut = x.view(*x.shape[:-1], n_heads, x.shape[-1] // n_heads)
+    return cut.transpose(1, 2)
 
 
 def merge_heads(

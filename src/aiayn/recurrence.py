@@ -28,7 +28,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from aiayn.tokens import (
     PAD,
-    check_integers,
+    as_row_index,
     check_probability,
     check_sequence,
     check_sizes,
@@ -266,27 +266,12 @@ class RecurrentCache:
         Raises:
             TypeError, ValueError: if rows are not integers, or not rows of the cache.
         """
-        try:
-            index = torch.as_tensor(rows)
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(
-                f"rows must hold integers, in one list, got {describe(rows)}"
-            ) from None
-        if not isinstance(rows, Tensor) and index.numel() == 0:  # [] has no type
-            index = index.long()
-        check_integers(rows=index)
-        if index.dim() != 1:
-            raise ValueError(f"rows must be a list of rows, got {describe(rows)}")
         if self.state is None:
+            as_row_index(rows, None)  # there are none, but they must be rows
             return
-        index = index.long()  # torch would take uint8 for a mask
-        batch = self.state[0].shape[1]
-        if not index.is_meta and ((index < 0) | (index >= batch)).any():
-            raise ValueError(
-                f"rows must be a list of 0 to {batch - 1}, got {describe(rows)}"
-            )
-        index = index.to(self.state[0].device)
-        self.state = (self.state[0][:, index], self.state[1][:, index])
+        hidden, cell = self.state
+        index = as_row_index(rows, hidden.shape[1]).to(hidden.device)
+        self.state = (hidden[:, index], cell[:, index])
 
     def crop(self, n: int) -> None:
         """Go back to the first n tokens: possible for none or all of them only.

@@ -9,6 +9,7 @@ of their answers.
 __all__ = [
     "causal_mask",
     "padding_mask",
+    "leading_shape",
     "check_attention_inputs",
     "check_mask",
     "attention_weights",
@@ -82,8 +83,20 @@ def padding_mask(
 
 
 # %% ../../notebooks/02_scaled_dot_product.ipynb #02-065
-def check_attention_inputs(query, key, value, mask, scale) -> None:
-    """Refuse what :func:`attention` cannot mean, naming the argument and its shape."""
+def leading_shape(*tensors: Tensor) -> torch.Size:
+    """The leading dimensions that tensors broadcast to; mostly they are the same."""
+    first, *others = (x.shape[:-2] for x in tensors)
+    if all(shape == first for shape in others):
+        return first  # torch.broadcast_shapes takes longer than a small attention
+    return torch.broadcast_shapes(first, *others)
+
+
+def check_attention_inputs(query, key, value, mask, scale) -> torch.Size:
+    """Refuse what :func:`attention` cannot mean, naming the argument and its shape.
+
+    Returns:
+        The leading dimensions that query, key and value broadcast to.
+    """
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor) or not x.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {describe(x)}")
@@ -110,7 +123,7 @@ def check_attention_inputs(query, key, value, mask, scale) -> None:
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale}")
     try:
-        leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
+        leading = leading_shape(query, key, value)
     except RuntimeError:
         raise ValueError(
             "leading dimensions of query, key and value must broadcast, got shapes "
@@ -118,6 +131,7 @@ def check_attention_inputs(query, key, value, mask, scale) -> None:
         ) from None
     if mask is not None:
         check_mask(mask, (*leading, query.shape[-2], key.shape[-2]))
+    return leading
 
 
 def check_mask(mask, scores: tuple[int, ...]) -> None:
@@ -229,11 +243,10 @@ def fused_attention(
     Raises:
         TypeError, ValueError: as :func:`attention`.
     """
-    check_attention_inputs(query, key, value, mask, scale)
+    leading = check_attention_inputs(query, key, value, mask, scale)
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     if n_keys == 0:  # kernels disagree about an empty sum
         return attention(query, key, value, mask, causal=causal, scale=scale)
-    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
     query, key, value = (x.expand(*leading, *x.shape[-2:]) for x in (query, key, value))
     if scale is not None:  # means the same to every kernel
         query, scale = query * scale, 1.0

@@ -15,6 +15,7 @@ __all__ = [
     "BOS",
     "EOS",
     "PAD",
+    "as_row_index",
     "check_integers",
     "check_model_tokens",
     "check_positive",
@@ -127,6 +128,37 @@ def check_integers(**tensors: torch.Tensor) -> None:
             or tensor.dtype == torch.bool
         ):
             raise TypeError(f"{name} must hold integers, got {describe(tensor)}")
+
+
+def as_row_index(rows: torch.Tensor | list[int], batch: int | None) -> torch.Tensor:
+    """``rows`` as an index (n_rows,); refused unless each is a row of the batch.
+
+    Args:
+        rows: integers, in any order; a row may be missing, or come more than once.
+        batch: number of rows there are; None where nothing is held yet.
+
+    Raises:
+        TypeError, ValueError: if they are not integers, or not rows of the batch.
+    """
+    try:
+        index = torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"rows must hold integers, in one list, got {describe(rows)}"
+        ) from None
+    if not isinstance(rows, torch.Tensor) and index.numel() == 0:  # [] has no type
+        index = index.long()
+    check_integers(rows=index)
+    if index.dim() != 1:
+        raise ValueError(f"rows must be a list of rows, got {describe(rows)}")
+    index = index.long()  # torch would take uint8 for a mask
+    if batch is None or index.is_meta:
+        return index
+    if ((index < 0) | (index >= batch)).any():
+        raise ValueError(
+            f"rows must be a list of 0 to {batch - 1}, got {describe(rows)}"
+        )
+    return index
 
 
 def check_vectors(width: int, **tensors: torch.Tensor) -> None:

@@ -27,6 +27,8 @@ __all__ = [
     "check_tokens",
     "check_memory",
     "begin_step",
+    "unless_idle",
+    "undone_on_error",
     "Transformer",
     "kernel_weights",
     "packed_weights",
@@ -587,6 +589,25 @@ def begin_step(cache, is_token: Bool[Tensor, "batch length"], n_layers: int):
     return *cache.begin(is_token), cache.layers
 
 
+def unless_idle(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."] | None:
+    """The mask, or None if it hides nothing: then it would only take time.
+
+    It reads values, so it has no place where a model may be compiled or mapped.
+    """
+    return mask if mask.is_meta or not mask.all() else None
+
+
+@contextlib.contextmanager
+def undone_on_error(cache, past: int) -> Iterator[None]:
+    """A step: if anything in it fails, a cache goes back to the tokens it held."""
+    try:
+        yield
+    except BaseException:
+        if cache is not None:
+            cache.crop(past)
+        raise
+
+
 # %% ../../notebooks/06_transformer.ipynb #06-038
 class Transformer(TransformerParts):
     """The encoder-decoder of the paper's Figure 1: tokens in, logits out.
@@ -632,21 +653,25 @@ class Transformer(TransformerParts):
             target: token ids; with a cache only the new ones.
             memory: ``encode(source)``.
             source: the tokens that ``memory`` stands for: they say what is padding.
-            cache: a store of what earlier calls projected; it grows.
+            cache: a store of what earlier calls projected; it grows. A step that fails,
+                wherever, leaves it as it was.
         """
         past = 0 if cache is None else len(cache)
         check_tokens("target", target, self.config.max_len, past)
         check_memory(self.config, target, memory, source)
         check_representable(target, pad_id=self.config.pad_id)
         source_mask = padding_mask(source, self.config.pad_id)
+        if cache is not None:  # step by step, the time of an idle mask counts
+            source_mask = unless_idle(source_mask)
         positions, target_mask, stores = begin_step(
             cache, target != self.config.pad_id, len(self.decoder_layers)
         )
-        x = self.target_positions(self.target_embedding(target), positions)
-        x = self.dropout(x)
-        for layer, store in zip(self.decoder_layers, stores, strict=True):
-            x = layer(x, memory, target_mask, source_mask, cache=store)
-        return F.linear(self.decoder_norm(x), self.output_weight)  # x Wᵀ
+        with undone_on_error(cache, past):
+            x = self.target_positions(self.target_embedding(target), positions)
+            x = self.dropout(x)
+            for layer, store in zip(self.decoder_layers, stores, strict=True):
+                x = layer(x, memory, target_mask, source_mask, cache=store)
+            return F.linear(self.decoder_norm(x), self.output_weight)  # x Wᵀ
 
 
 # %% ../../notebooks/06_transformer.ipynb #06-045

@@ -46,7 +46,7 @@ FAULTS = {
     ),
     "view instead of transpose": Fault(
         "multi_head",
-        "return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)",
+        "return cut.transpose(1, 2)",
         "return x.reshape(x.shape[0], n_heads, x.shape[1], -1)",
         "test_multi_head.py::test_heads_are_cut_from_the_width",
     ),

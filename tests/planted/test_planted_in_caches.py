@@ -116,10 +116,6 @@ FAULTS = {
         "self._hold(key[index], value[: len(index)], self._keys.shape[-2])",
         "test_rows_move_to_more_or_fewer", {"rows": [1, 0], "kind": "list"},
     ),
-    "the last row by -1": Fault(
-        "((index < 0) | (index >= batch)).any()", "(index >= batch).any()",
-        "test_rows_that_are_none_are_refused", {"rows": [-1], "error": ValueError},
-    ),
     "gradients are cut in silence": Fault(
         "if new.requires_grad:", "if False:",
         "test_a_store_is_no_place_for_gradients", {"which": 0},
@@ -150,17 +146,17 @@ FAULTS = {
         "test_a_source_is_projected_once",
     ),
     "an old source": Fault(
-        "if not torch.equal(source, held):", "if False:",
+        "if not torch.equal(source, before):", "if False:",
         "test_another_source_is_refused_until_the_cache_is_reset", {"n_layers": 1},
     ),
     "an old source of another size": Fault(
-        "if len(query) != rows or source is not None and came[:2] != (rows, length):",
-        "if len(query) != rows:",
+        "if len(came) != rows or came is not query and came.shape[1] != length:",
+        "if len(came) != rows:",
         "test_a_moved_source_is_taken_on_trust_but_not_in_another_size",
     ),
     "a source out of order": Fault(
-        "        super().reorder(rows)\n        self._source = None",
-        "        self._source = None",
+        "        super().reorder(rows)\n        self._sources = ()",
+        "        self._sources = ()",
         "test_reordered_rows_go_on_as_themselves", {"kind": {}, "rows": [2, 0, 1]},
     ),
     "the source outlives a reset": Fault(
@@ -173,14 +169,19 @@ FAULTS = {
         "torch.cat((everything[:, :past] | True, is_token), 1)[:, None, None, :]",
         "test_cached_equals_plain_at_every_split", PLAIN,
     ),
+    "padding is looked for in the new tokens only": Fault(
+        "unless_idle(everything[:, None, None, :])",
+        "None if is_token.all() else everything[:, None, None, :]",
+        "test_cached_equals_plain_at_every_split", PLAIN,
+    ),
     "positions start again": Fault(
-        "return count_positions(everything)[:, past:],",
-        "return count_positions(is_token),",
+        "positions = count_positions(everything)[:, past:]",
+        "positions = count_positions(is_token)",
         "test_cached_equals_plain_at_every_split", PLAIN,
     ),
     "positions count padding": Fault(
-        "return count_positions(everything)[:, past:],",
-        "return count_positions(everything | True)[:, past:],",
+        "positions = count_positions(everything)[:, past:]",
+        "positions = count_positions(everything | True)[:, past:]",
         "test_cached_equals_plain_at_every_split", PLAIN,
     ),
     "padding stays behind": Fault(
@@ -191,18 +192,18 @@ FAULTS = {
     "a failed step counts": Fault(
         "return begun if complete else self._past", "return begun",
         "test_a_step_that_fails_anywhere_is_as_if_it_had_not_begun",
-        {"n_layers": 2, "start": 3},
+        {"n_layers": 2, "start": 3, "failing": test_caches.failing_attentions},
     ),
     "the last attention is not asked": Fault(
         "len(layer.self_attention) == begun and layer.cross_attention.answered",
         "len(layer.self_attention) == begun",
         "test_a_step_that_fails_anywhere_is_as_if_it_had_not_begun",
-        {"n_layers": 1, "start": 3},
+        {"n_layers": 1, "start": 3, "failing": test_caches.failing_attentions},
     ),
     "what a failed step left stays": Fault(
         "self.crop(past)  # what a step that failed has left behind", "pass",
         "test_a_step_that_fails_anywhere_is_as_if_it_had_not_begun",
-        {"n_layers": 2, "start": 3},
+        {"n_layers": 2, "start": 3, "failing": test_caches.failing_attentions},
     ),
     "one store for all layers": Fault(
         "self.layers = [LayerCache(make(), FrozenKVCache()) for _ in range(n_layers)]",

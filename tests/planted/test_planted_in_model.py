@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+import test_caches
 import test_model_state
 import test_sublayers
 import test_transformer
@@ -21,7 +22,7 @@ import aiayn
 
 PACKAGE, TESTS = Path(aiayn.__file__).parent, Path(test_transformer.__file__).parent
 FILES = {"sublayers": test_sublayers, "transformer": test_transformer,
-         "model_state": test_model_state}  # fmt: skip
+         "model_state": test_model_state, "caches": test_caches}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ PRE = "return residual(x, self.dropout(sublayer(self.norm(x))))"
 FEED_FORWARD = "return self.outer(F.relu(self.inner(x)))"
 SOURCE_IN = "x = self.source_positions(self.source_embedding(source), positions)"
 TARGET_IN = "x = self.target_positions(self.target_embedding(target), positions)"
-DROPPED = "\n        x = self.dropout(x)\n"
+DROPPED = "\n            x = self.dropout(x)\n"
 LOOK_BACK = "self.self_attention(x, x, x, target_mask, causal=True, cache=past)"
 LOOK_ACROSS = "self.cross_attention(x, memory, memory, source_mask, cache=source)"
 ENCODE = "x = layer(x, mask)\n        return self.encoder_norm(x)"
@@ -272,12 +273,29 @@ FAULTS = {
     ),
     "every decoder layer reads the embedding": Fault(
         TRANSFORMER, DECODE, DECODE.replace("x = ", "y = ", 1)
-        + "\n        x = y",
+        + "\n            x = y",
         "model_state::test_every_layer_runs_once_and_in_order", PLAIN,
     ),
     "one layer runs N times": Fault(
         TRANSFORMER, DECODE, DECODE.replace("layer(", "self.decoder_layers[0](", 1),
         "model_state::test_every_layer_runs_once_and_in_order", PLAIN,
+    ),
+    "a step that failed stays in the cache": Fault(
+        TRANSFORMER, "            cache.crop(past)\n", "            pass\n",
+        "caches::test_a_step_that_fails_anywhere_is_as_if_it_had_not_begun",
+        {"make": aiayn.KVCache, "n_layers": 1, "start": 3,
+         "failing": test_caches.failing_modules},
+    ),
+    "padding is overlooked": Fault(
+        TRANSFORMER, "or not mask.all()", "or not mask.any()",
+        "caches::test_cached_equals_plain_at_every_split",
+        {"make": aiayn.KVCache, "kind": {}, "left": True},
+    ),
+    "the last row by -1": Fault(
+        "tokens", "((index < 0) | (index >= batch)).any()", "(index >= batch).any()",
+        "caches::test_rows_that_are_none_are_refused",
+        {"make": aiayn.KVCache, "rows": [-1], "error": ValueError},
+        error=pytest.fail.Exception,
     ),
     "a final norm after post-norm": Fault(
         TRANSFORMER, FINAL, "final = nn.LayerNorm",
