@@ -34,9 +34,11 @@ from test_seams import KINDS, SOURCES, TARGETS, splits
 from torch import Tensor
 
 from aiayn import (
+    BlockAllocator,
     DecoderCache,
     FrozenKVCache,
     KVCache,
+    PagedKVCache,
     attention,
     beam_search,
     greedy_decode,
@@ -46,6 +48,7 @@ from aiayn import (
 CACHES = {
     "KVCache": KVCache,
     "KVCache with a capacity": partial(KVCache, capacity=64),
+    "PagedKVCache": lambda: PagedKVCache(BlockAllocator(512, 2)),
 }
 """Every store of one self-attention, as ``DecoderCache(make=…)`` takes it."""
 
