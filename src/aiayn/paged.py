@@ -827,9 +827,9 @@ class PrefixCache:
     """Blocks whose tokens are known, to be found by the sequences that begin alike.
 
     A block's keys and values depend on everything before it (:eq:`res-past-fixed`), so
-    it is filed under its own tokens *and* the block that it follows: by induction,
-    under the whole prefix. Files are compared in full, not by a hash alone. Each holds
-    one reference.
+    it is filed under its own tokens *and* the block that it follows,
+    :eq:`eq-prefix-key`: by induction, under the whole prefix. Files are compared in
+    full, not by a hash alone. Each holds one reference.
 
     Args:
         allocator: of the blocks.
@@ -850,7 +850,9 @@ class PrefixCache:
         """Number of blocks on file."""
         return len(self._block_of)
 
-    def match(self, tokens: Sequence[int], *, context: Hashable = None) -> list[int]:
+    def match(
+        self, tokens: Tensor | Sequence[int], *, context: Hashable = None
+    ) -> list[int]:
         """The blocks of the longest known prefix, with a reference on each for you.
 
         Args:
@@ -860,7 +862,7 @@ class PrefixCache:
         Raises:
             TypeError: if tokens are no integers, or the context cannot be hashed.
         """
-        found, before = [], ("start", context)
+        found, before = [], self._start(context)
         for whole in self._whole_blocks(tokens):
             file = before, whole
             if file not in self._block_of:
@@ -871,7 +873,11 @@ class PrefixCache:
         return found
 
     def insert(
-        self, tokens: Sequence[int], blocks: Sequence[int], *, context: Hashable = None
+        self,
+        tokens: Tensor | Sequence[int],
+        blocks: Sequence[int],
+        *,
+        context: Hashable = None,
     ) -> None:
         """File the full blocks of a sequence. What is known already stays as it is.
 
@@ -888,7 +894,7 @@ class PrefixCache:
             raise ValueError(
                 f"blocks must be the {len(pieces)} that the tokens fill, got {len(blocks)}"
             )
-        before = "start", context
+        before = self._start(context)
         for whole, block in zip(pieces, blocks):
             file = before, whole
             if file not in self._block_of:
@@ -918,10 +924,26 @@ class PrefixCache:
                 return file
         return None
 
-    def _whole_blocks(self, tokens: Sequence[int]) -> list[tuple[int, ...]]:
+    def _start(self, context: Hashable) -> tuple:
+        """What stands in the place of a block before the first."""
+        try:
+            hash(context)
+        except TypeError:
+            raise TypeError(
+                "context must be something that can be hashed, such as a tuple of "
+                f"tokens, got {describe(context)}"
+            ) from None
+        return "start", context
+
+    def _whole_blocks(self, tokens: Tensor | Sequence[int]) -> list[tuple[int, ...]]:
         """The tokens of each block that they fill."""
-        tokens = torch.as_tensor(tokens)
-        if tokens.numel():
+        try:
+            tokens = torch.as_tensor(tokens)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"tokens must hold integers, in one list, got {describe(tokens)}"
+            ) from None
+        if tokens.numel():  # [] has no type
             check_integers(tokens=tokens)
         if tokens.dim() != 1:
             raise ValueError(
