@@ -40,6 +40,15 @@ NAN, INF = math.nan, math.inf
 NOISE = seeded(1)
 
 
+def part(*sizes: int, dtype=torch.float32) -> aiayn.PartialAttention:
+    """A partial attention without content, (…, n_queries, d_v)."""
+    numbers = torch.zeros(sizes[:-1], dtype=dtype)
+    return aiayn.PartialAttention(numbers, numbers, torch.zeros(sizes, dtype=dtype))
+
+
+PART = part(2, 3)
+
+
 @functools.cache
 def world() -> SimpleNamespace:
     """What the rows share; nothing in it may be changed by a refused call."""
@@ -1095,6 +1104,40 @@ ROWS = {
         (lambda w: aiayn.pool_model(w.recurrent, 1), Type, "model must be a Transformer"),
         (lambda w: aiayn.pool_model(w.model, 2, pool=None), Type, "pool must be a function"),
     ],
+    # chapter 11
+    "flash_attention": [
+        *mixing_rows(aiayn.flash_attention),
+        *size_rows(functools.partial(aiayn.flash_attention, *[FLOATS] * 3), block_size=2),
+        (new(aiayn.flash_attention, FLOATS, FLOATS, FLOATS, block_size=(2, 0)), Value,
+         "block_size must be at least 1, got 0"),
+        (new(aiayn.flash_attention, FLOATS, FLOATS, FLOATS, block_size=(1, 2, 3)), Value,
+         r"block_size .*pair.*got \(1, 2, 3\)"),
+        (new(aiayn.flash_attention, FLOATS, FLOATS, FLOATS, block_size=None), Type,
+         "block_size must be an integer, got None"),
+    ],
+    "partial_attention": mixing_rows(aiayn.partial_attention),
+    "online_softmax": [
+        *size_rows(functools.partial(aiayn.online_softmax, FLOATS), block_size=2),
+        (new(aiayn.online_softmax, INTEGERS, 2), Type, "scores .*floating.*int64"),
+        (new(aiayn.online_softmax, [1.0], 2), Type, "scores .*floating.*list"),
+        (new(aiayn.online_softmax, torch.tensor(1.0), 2), Value, "scores .*n_keys"),
+    ],
+    "merge_partial_attention": [
+        (new(aiayn.merge_partial_attention, PART, tuple(PART)), Type,
+         "b must be a PartialAttention"),
+        (new(aiayn.merge_partial_attention, 1.0, PART), Type,
+         "a must be a PartialAttention, got 1.0"),
+        (new(aiayn.merge_partial_attention, PART, PART._replace(maximum=FLOATS)), Value,
+         r"b needs one maximum for each row.*\(2, 3\) and \(2, 3\)"),
+        (new(aiayn.merge_partial_attention, PART, part(2, 3, dtype=torch.float64)), Type,
+         "one dtype, got torch.float32 and torch.float64"),
+        (new(aiayn.merge_partial_attention, PART, part(2, 1)), Value,
+         r"same queries and d_v.*\(2, 3\) and \(2, 1\)"),
+        (new(aiayn.merge_partial_attention, PART, part(1, 3)), Value,
+         r"same queries and d_v.*\(2, 3\) and \(1, 3\)"),
+        (new(aiayn.merge_partial_attention, part(3, 2, 3), part(2, 2, 3)), Value,
+         r"leading dimensions.*\(3, 2, 3\) and \(2, 2, 3\)"),
+    ],
     # chapter 13
     "label_smoothed_loss": [
         (new(aiayn.label_smoothed_loss, INTEGERS, INTEGERS[:, 0]), Type,
@@ -1297,6 +1340,31 @@ EXEMPT = {
     "as_float64": "called by align_heads, which checks",
     "best_turns": "called by align_heads, which checks",
     "turn_rows": "called by align_heads, which checks",
+    "PartialAttention": "a record that partial_attention fills",
+    "over_zero": "called by PartialAttention.normalise, which checks",
+    "finite_shift": "called by merge_partial_attention, which checks",
+    "part_of_tile": "called by partial_attention, which checks",
+    "tile_scores": "called by partial_attention, which checks",
+    "empty_part": "called by flash_attention, which checks",
+    "for_sums": "called by flash_attention, which checks",
+    "without_autocast": "called by flash_attention, which checks",
+    "cut": "called by flash_attention, which checks",
+    "key_tiles": "called by flash_attention, which checks",
+    "tile_mask": "called by flash_attention, which checks",
+    "flash_forward": "called by flash_attention, which checks",
+    "flash_backward": "called by flash_attention, which checks",
+    "mapped_axis_first": "called by flash_attention, which checks",
+    "FlashAttention": "called by flash_attention, which checks",
+    "FlashGradient": "called by flash_attention, which checks",
+    "checked_block_size": "called by flash_attention, which checks",
+    "FlashAttention.forward": "called by autograd for flash_attention",
+    "FlashAttention.setup_context": "called by autograd for flash_attention",
+    "FlashAttention.backward": "called by autograd for flash_attention",
+    "FlashAttention.vmap": "called by autograd for flash_attention",
+    "FlashGradient.forward": "called by autograd for flash_attention",
+    "FlashGradient.setup_context": "called by autograd for flash_attention",
+    "FlashGradient.backward": "called by autograd for flash_attention",
+    "FlashGradient.vmap": "called by autograd for flash_attention",
     "PositionalEncoding.rows": "called by forward, which checks",
     "LearnedPositionalEncoding.rows": "called by forward, which checks",
     "LayerCost": "a record that layer_cost fills",

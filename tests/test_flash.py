@@ -210,7 +210,7 @@ def test_the_softmax_in_blocks(block_size):
     scores = 5 * normal(4, 7)
     scores[0, :3] = scores[1] = scores[2, -2:] = -INF
     found = online_softmax(scores, block_size)
-    for row, ours in zip(scores.tolist(), found):
+    for row, ours in zip(scores.tolist(), found, strict=True):
         masses = [math.exp(s - max(row)) if s > -INF else 0.0 for s in row]
         total = sum(masses) or 1.0
         assert_same(ours, [m / total for m in masses], 1e-14)
@@ -309,7 +309,7 @@ def test_blocks_that_hide_everything(hidden):
     assert_same(mixed, plain.detach(), 1e-12)
     upstream = normal(3, 2, seed=4)
     ours, theirs = (torch.autograd.grad(x, inputs, upstream) for x in (mixed, plain))
-    for a, b in zip(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
         assert_same(a, b, 1e-12)
 
 
@@ -366,7 +366,7 @@ def test_gradients_equal_those_of_the_equation(block_size, kind, causal):
         ours, theirs = (
             torch.autograd.grad(x, inputs, upstream) for x in (ours, theirs)
         )
-        for a, b in zip(ours, theirs):
+        for a, b in zip(ours, theirs, strict=True):
             assert_same(a, b, 1e-11)
 
 
@@ -404,7 +404,7 @@ def test_forward_and_backward_alone():
     pull = upstream @ value.mT
     d_scores = weights * (pull - (weights * pull).sum(-1, keepdim=True))
     expected = 0.3 * d_scores @ key, 0.3 * d_scores.mT @ query, weights.mT @ upstream
-    for a, b in zip(ours, expected):
+    for a, b in zip(ours, expected, strict=True):
         assert_same(a, b, 1e-13)
 
 
@@ -415,7 +415,7 @@ def test_gradients_in_every_dtype(dtype):
     upstream = normal(2, 9, 4, seed=4)
     flash_attention(*inputs, causal=True, block_size=2).backward(upstream.to(dtype))
     loop_attention(*exact, causal=True).backward(upstream.to(dtype).double())
-    for x, y in zip(inputs, exact):
+    for x, y in zip(inputs, exact, strict=True):
         assert x.grad.dtype == dtype
         assert_same(x.grad.double(), y.grad, 16 * torch.finfo(dtype).eps)
 
@@ -446,7 +446,7 @@ def test_vmap_over_any_of_the_inputs(dims):
     inputs[3] = inputs[3] > 0
     given = [
         x if d is None else torch.stack([x.roll(i, 0) for i in range(3)], dim=d)
-        for x, d in zip(inputs, dims)
+        for x, d in zip(inputs, dims, strict=True)
     ]
 
     def total(query, key, value, mask):
@@ -456,9 +456,11 @@ def test_vmap_over_any_of_the_inputs(dims):
     gradient = torch.func.grad(total, (0, 1, 2))
     mapped = torch.vmap(total, dims)(*given), *torch.vmap(gradient, dims)(*given)
     for i in range(3):
-        one = [x if d is None else x.select(d, i) for x, d in zip(given, dims)]
+        one = [
+            x if d is None else x.select(d, i) for x, d in zip(given, dims, strict=True)
+        ]
         expected = total(*one), *gradient(*one)
-        for ours, theirs in zip(mapped, expected):
+        for ours, theirs in zip(mapped, expected, strict=True):
             assert_same(ours[i], theirs, 1e-12)
 
 
@@ -602,7 +604,7 @@ def test_the_mask_is_not_looked_into():
 
 
 def test_float32_error_is_small():
-    """Against float64, at the default tiles and at tiny ones; no worse than eps · 50."""
+    """Against float64, at the default tiles and at tiny ones; within 1e-5."""
     inputs = [normal(1, 2, 1500, 64, seed=s) for s in range(3)]
     expected = attention(*inputs, causal=True)
     for block_size in ((128, 1024), 64):
@@ -610,3 +612,58 @@ def test_float32_error_is_small():
             *(x.float() for x in inputs), causal=True, block_size=block_size
         )
         assert_same(mixed.double(), expected, 1e-5)
+
+
+# --------------------------------------------------------------------------- traffic
+
+
+@pytest.mark.equation("eq-equation-traffic")
+@pytest.mark.equation("eq-flash-traffic")
+@pytest.mark.parametrize(
+    "sizes",
+    [(9, 11, 3, 2, 4, 5), (8, 8, 4, 4, 4, 2), (1, 7, 2, 5, 3, 3), (12, 5, 1, 1, 1, 1)],
+)
+def test_what_is_moved(sizes, notebook_function):
+    """The two formulas against a loop that counts each number where it is moved."""
+    n, m, d_k, d_v, r, c = sizes
+    pieces = [range(i, min(i + r, n)) for i in range(0, n, r)]
+    by_steps = by_tiles = 0
+    for rows in pieces:
+        by_steps += len(rows) * d_k + m * d_k + len(rows) * m  # S = Q K^T
+        by_steps += 2 * len(rows) * m  # the softmax, in and out
+        by_steps += len(rows) * m + m * d_v + len(rows) * d_v  # O = W V
+        by_tiles += len(rows) * d_k + m * (d_k + d_v) + len(rows) * (d_v + 2)
+    tiles = notebook_function(CHAPTER, "tiles_traffic")
+    steps = notebook_function(CHAPTER, "equation_traffic")
+    assert tiles(n, m, d_k, d_v, r) == by_tiles
+    assert steps(n, m, d_k, d_v, r) == by_steps
+    assert by_steps - by_tiles == 4 * n * m - 2 * n
+    query, key, value = normal(n, d_k), normal(m, d_k, seed=1), normal(m, d_v, seed=2)
+    expected = by_hand(query, key, value)
+    for move, moved in (("move_tiles", by_tiles), ("move_steps", by_steps)):
+        room = max(r * (d_k + d_v + 2) + c * (d_k + d_v) + r * c, m)
+        memory = notebook_function(CHAPTER, "FastMemory")(room)
+        found = notebook_function(CHAPTER, move)(query, key, value, r, c, memory)
+        assert_same(found, expected, 1e-12)
+        assert memory.moved == moved
+    small = notebook_function(CHAPTER, "FastMemory")(d_k * min(r, n) - 1)
+    with pytest.raises(MemoryError):
+        notebook_function(CHAPTER, "move_tiles")(query, key, value, r, c, small)
+
+
+@pytest.mark.equation("res-flash-accesses")
+def test_what_is_moved_is_of_order_n2_d2_over_m(notebook_function):
+    """Both bounds, for every room from 8d to nd on a grid, one key at a time."""
+    tiles = notebook_function(CHAPTER, "tiles_traffic")
+    tried = 0
+    for d, n in itertools.product((3, 4, 7, 16, 64), (8, 9, 30, 100, 1000)):
+        for room in {8 * d, 9 * d, 8 * d + 1, n * d // 2, n * d - 1, n * d}:
+            if not 8 * d <= room <= n * d:
+                continue
+            r = (room - 2 * d) // (2 * d + 3)
+            assert r * (2 * d + 2) + 2 * d + r <= room  # it fits, and no more would
+            assert (r + 1) * (2 * d + 2) + 2 * d + r + 1 > room
+            moved = tiles(n, n, d, d, r)
+            assert 4 * n**2 * d**2 <= moved * room <= 21 * n**2 * d**2
+            tried += 1
+    assert tried > 80

@@ -12,12 +12,13 @@ __all__ = [
     "finite_shift",
     "merge_partial_attention",
     "check_parts",
-    "online_softmax",
     "partial_attention",
+    "part_of_tile",
     "tile_scores",
     "empty_part",
     "for_sums",
     "without_autocast",
+    "online_softmax",
     "cut",
     "key_tiles",
     "tile_mask",
@@ -44,7 +45,7 @@ from .scaled_dot_product import causal_mask, check_attention_inputs
 from .tokens import check_sizes, describe
 
 
-# %% ../../notebooks/11_flash.ipynb #11-005
+# %% ../../notebooks/11_flash.ipynb #11-009
 class PartialAttention(NamedTuple):
     """Attention to some of the keys, in a form that can be merged with the rest.
 
@@ -75,7 +76,7 @@ def finite_shift(maximum: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return maximum.masked_fill(maximum == -math.inf, 0.0)
 
 
-# %% ../../notebooks/11_flash.ipynb #11-006
+# %% ../../notebooks/11_flash.ipynb #11-011
 def merge_partial_attention(a: PartialAttention, b: PartialAttention):
     """Attention to the keys of two parts together, as a part again.
 
@@ -101,7 +102,7 @@ def merge_partial_attention(a: PartialAttention, b: PartialAttention):
     )
 
 
-# %% ../../notebooks/11_flash.ipynb #11-007
+# %% ../../notebooks/11_flash.ipynb #11-012
 def check_parts(a, b) -> None:
     """Refuse what :func:`merge_partial_attention` cannot merge."""
     for name, part in (("a", a), ("b", b)):
@@ -116,6 +117,8 @@ def check_parts(a, b) -> None:
         raise TypeError(
             f"parts must have one dtype, got {a.output.dtype} and {b.output.dtype}"
         )
+    if a.output.shape == b.output.shape:
+        return
     if a.output.shape[-2:] != b.output.shape[-2:]:
         raise ValueError(
             "parts must have the same queries and d_v, got outputs of shapes "
@@ -130,7 +133,77 @@ def check_parts(a, b) -> None:
         ) from None
 
 
-# %% ../../notebooks/11_flash.ipynb #11-008
+# %% ../../notebooks/11_flash.ipynb #11-014
+def partial_attention(
+    query: Float[Tensor, "... n_queries d_k"],
+    key: Float[Tensor, "... n_keys d_k"],
+    value: Float[Tensor, "... n_keys d_v"],
+    mask: Bool[Tensor, "... #n_queries #n_keys"] | None = None,
+    *,
+    scale: float | None = None,
+) -> PartialAttention:
+    """Attention to the keys given, as a part of an attention to more keys.
+
+    Implements :eq:`eq-partial-attention`.
+
+    Args:
+        query, key, value, mask, scale: as in
+            :func:`~aiayn.scaled_dot_product.attention`. A mask is for these keys.
+
+    Returns:
+        The part, in float32 if the inputs are of half precision.
+
+    Raises:
+        TypeError, ValueError: as :func:`~aiayn.scaled_dot_product.attention`.
+    """
+    check_attention_inputs(query, key, value, mask, scale)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    query, key, value = for_sums(query, key, value)
+    with without_autocast(query):
+        return part_of_tile(query * scale, key, value, mask)
+
+
+def part_of_tile(query, key, value, mask) -> PartialAttention:
+    """:eq:`eq-partial-attention` for queries that are scaled."""
+    if key.shape[-2] == 0:
+        return empty_part(query, value)
+    scores = tile_scores(query, key, mask)
+    maximum = scores.detach().amax(dim=-1)  # a constant: any shift would do
+    masses = scores.sub_(finite_shift(maximum).unsqueeze(-1)).exp_()
+    return PartialAttention(maximum, masses.sum(dim=-1), masses @ value)
+
+
+def tile_scores(query, key, mask) -> Float[Tensor, "... n_queries n_keys"]:
+    """Scores of one tile, −∞ where the mask hides."""
+    scores = query @ key.mT
+    return scores if mask is None else scores.masked_fill(~mask, -math.inf)
+
+
+def empty_part(query, value) -> PartialAttention:
+    """The part of no key at all, (−∞, 0, 0): what every merge begins with."""
+    leading = query.shape[:-2]
+    if leading != value.shape[:-2]:
+        leading = torch.broadcast_shapes(leading, value.shape[:-2])
+    output = query.new_zeros(*leading, query.shape[-2], value.shape[-1])
+    denominator = output.new_zeros(output.shape[:-1])
+    return PartialAttention(denominator - math.inf, denominator, output)
+
+
+# %% ../../notebooks/11_flash.ipynb #11-015
+def for_sums(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors to add up many numbers of: half precision becomes float32."""
+    halves = (torch.float16, torch.bfloat16)
+    return tuple(x.float() if x.dtype in halves else x for x in tensors)
+
+
+def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
+    """Autocast would make the products of float32 tiles half precision again."""
+    if torch.amp.is_autocast_available(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
+    return contextlib.nullcontext()
+
+
+# %% ../../notebooks/11_flash.ipynb #11-021
 def online_softmax(
     scores: Float[Tensor, "... n_keys"], block_size: int
 ) -> Float[Tensor, "... n_keys"]:
@@ -164,72 +237,7 @@ def online_softmax(
     return (scores - shift.unsqueeze(-1)).exp() / total.unsqueeze(-1)
 
 
-# %% ../../notebooks/11_flash.ipynb #11-009
-def partial_attention(
-    query: Float[Tensor, "... n_queries d_k"],
-    key: Float[Tensor, "... n_keys d_k"],
-    value: Float[Tensor, "... n_keys d_v"],
-    mask: Bool[Tensor, "... #n_queries #n_keys"] | None = None,
-    *,
-    scale: float | None = None,
-) -> PartialAttention:
-    """Attention to the keys given, as a part of an attention to more keys.
-
-    Implements :eq:`eq-partial-attention`.
-
-    Args:
-        query, key, value, mask, scale: as in
-            :func:`~aiayn.scaled_dot_product.attention`. A mask is for these keys.
-
-    Returns:
-        The part, in float32 if the inputs are of half precision.
-
-    Raises:
-        TypeError, ValueError: as :func:`~aiayn.scaled_dot_product.attention`.
-    """
-    check_attention_inputs(query, key, value, mask, scale)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    query, key, value = for_sums(query, key, value)
-    if key.shape[-2] == 0:
-        return empty_part(query, value)
-    with without_autocast(query):
-        scores = tile_scores(query, key, mask, scale)
-        maximum = scores.detach().amax(dim=-1)  # a constant: any shift would do
-        masses = scores.sub_(finite_shift(maximum).unsqueeze(-1)).exp_()
-        return PartialAttention(maximum, masses.sum(dim=-1), masses @ value)
-
-
-def tile_scores(
-    query, key, mask, scale: float
-) -> Float[Tensor, "... n_queries n_keys"]:
-    """Scaled scores of one tile, −∞ where the mask hides."""
-    scores = (query * scale) @ key.mT
-    return scores if mask is None else scores.masked_fill(~mask, -math.inf)
-
-
-def empty_part(query, value) -> PartialAttention:
-    """The part of no key at all, (−∞, 0, 0): what every merge begins with."""
-    leading = torch.broadcast_shapes(query.shape[:-2], value.shape[:-2])
-    output = query.new_zeros(*leading, query.shape[-2], value.shape[-1])
-    denominator = output.new_zeros(output.shape[:-1])
-    return PartialAttention(denominator - math.inf, denominator, output)
-
-
-# %% ../../notebooks/11_flash.ipynb #11-010
-def for_sums(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors to add up many numbers of: half precision becomes float32."""
-    halves = (torch.float16, torch.bfloat16)
-    return tuple(x.float() if x.dtype in halves else x for x in tensors)
-
-
-def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
-    """Autocast would make the products of float32 tiles half precision again."""
-    if torch.amp.is_autocast_available(x.device.type):
-        return torch.autocast(x.device.type, enabled=False)
-    return contextlib.nullcontext()
-
-
-# %% ../../notebooks/11_flash.ipynb #11-011
+# %% ../../notebooks/11_flash.ipynb #11-024
 def cut(start: int, stop: int, size: int) -> Iterator[slice]:
     """The range from start to stop in pieces of ``size``, the last one as it comes."""
     for first in range(start, stop, size):
@@ -271,7 +279,7 @@ def tile_mask(mask, rows: slice, keys: slice, on_edge: bool, device):
     return allowed if mask is None else mask & allowed
 
 
-# %% ../../notebooks/11_flash.ipynb #11-012
+# %% ../../notebooks/11_flash.ipynb #11-027
 def flash_forward(query, key, value, mask, causal, scale, block_size):
     """Output, maximum and denominator of every query, by :eq:`eq-tiled-attention`.
 
@@ -280,20 +288,23 @@ def flash_forward(query, key, value, mask, causal, scale, block_size):
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     output = value.new_empty(*query.shape[:-1], value.shape[-1])
     (sums,) = for_sums(query.new_empty(2, *query.shape[:-1]))
-    for rows in cut(0, n_queries, block_size[0]):
-        tile = query[..., rows, :]
-        part = empty_part(*for_sums(tile, value))
-        for keys, on_edge in key_tiles(rows, n_queries, n_keys, block_size[1], causal):
-            hidden = tile_mask(mask, rows, keys, on_edge, query.device)
-            pair = key[..., keys, :], value[..., keys, :]
-            more = partial_attention(tile, *pair, hidden, scale=scale)
-            part = merge_partial_attention(part, more)
-        output[..., rows, :] = part.normalise()
-        sums[..., rows] = torch.stack(part[:2])
+    with without_autocast(query):
+        for rows in cut(0, n_queries, block_size[0]):
+            (q,) = for_sums(query[..., rows, :])
+            q = q * scale
+            part = empty_part(q, value)
+            for keys, on_edge in key_tiles(
+                rows, n_queries, n_keys, block_size[1], causal
+            ):
+                k, v = for_sums(key[..., keys, :], value[..., keys, :])
+                hidden = tile_mask(mask, rows, keys, on_edge, query.device)
+                part = merge_partial_attention(part, part_of_tile(q, k, v, hidden))
+            output[..., rows, :] = part.normalise()
+            sums[..., rows] = torch.stack(part[:2])
     return output, *sums
 
 
-# %% ../../notebooks/11_flash.ipynb #11-013
+# %% ../../notebooks/11_flash.ipynb #11-031
 def flash_backward(
     upstream, query, key, value, mask, output, maximum, denominator,
     causal, scale, block_size,
@@ -307,24 +318,29 @@ def flash_backward(
     d_query, d_key, d_value = (
         x.new_zeros(x.shape) for x in for_sums(query, key, value)
     )
-    for rows in cut(0, n_queries, block_size[0]):
-        q, d_out, out = for_sums(*(x[..., rows, :] for x in (query, upstream, output)))
-        shift = finite_shift(maximum[..., rows]).unsqueeze(-1)
-        total = over_zero(denominator[..., rows]).unsqueeze(-1)
-        dots = (d_out * out).sum(dim=-1, keepdim=True)  # D
-        for keys, on_edge in key_tiles(rows, n_queries, n_keys, block_size[1], causal):
-            k, v = for_sums(key[..., keys, :], value[..., keys, :])
-            hidden = tile_mask(mask, rows, keys, on_edge, query.device)
-            with without_autocast(q):
-                weights = (tile_scores(q, k, hidden, scale) - shift).exp_() / total
-                d_scores = weights * (d_out @ v.mT - dots) * scale
-                d_value[..., keys, :] += weights.mT @ d_out
-                d_query[..., rows, :] += d_scores @ k
+    with without_autocast(query):
+        for rows in cut(0, n_queries, block_size[0]):
+            q, d_out, out = for_sums(
+                *(x[..., rows, :] for x in (query, upstream, output))
+            )
+            q = q * scale
+            shift = finite_shift(maximum[..., rows]).unsqueeze(-1)
+            d_mean = d_out / over_zero(denominator[..., rows]).unsqueeze(-1)
+            dots = (d_mean * out).sum(dim=-1, keepdim=True)
+            for keys, on_edge in key_tiles(
+                rows, n_queries, n_keys, block_size[1], causal
+            ):
+                k, v = for_sums(key[..., keys, :], value[..., keys, :])
+                hidden = tile_mask(mask, rows, keys, on_edge, query.device)
+                masses = tile_scores(q, k, hidden).sub_(shift).exp_()
+                d_scores = (d_mean @ v.mT).sub_(dots).mul_(masses)
+                d_value[..., keys, :] += masses.mT @ d_mean
+                d_query[..., rows, :] += d_scores @ (k * scale)
                 d_key[..., keys, :] += d_scores.mT @ q
     return tuple(d.to(query.dtype) for d in (d_query, d_key, d_value))
 
 
-# %% ../../notebooks/11_flash.ipynb #11-014
+# %% ../../notebooks/11_flash.ipynb #11-033
 def mapped_axis_first(info, in_dims, inputs) -> list:
     """The rule of ``vmap``: the mapped axis becomes one more leading dimension."""
     return [
@@ -342,6 +358,7 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
+        """Keep inputs, output, and the two numbers of each query."""
         *tensors, causal, scale, block_size = inputs
         ctx.options = causal, scale, block_size
         ctx.mark_non_differentiable(*output[1:])
@@ -349,11 +366,13 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, upstream, *_):
+        """Gradients to query, key and value."""
         gradients = FlashGradient.apply(upstream, *ctx.saved_tensors, *ctx.options)
         return *gradients, None, None, None, None
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
+        """Over one more leading dimension."""
         moved = mapped_axis_first(info, in_dims, inputs)
         return FlashAttention.apply(*moved), (0, 0, 0)
 
@@ -365,21 +384,23 @@ class FlashGradient(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        pass
+        """Keep nothing."""
 
     @staticmethod
     def backward(ctx, *upstream):
+        """Refuse: see :func:`flash_attention`."""
         raise NotImplementedError(
             "flash_attention has no second derivative: use aiayn.attention for it"
         )
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
+        """Over one more leading dimension."""
         moved = mapped_axis_first(info, in_dims, inputs)
         return FlashGradient.apply(*moved), (0, 0, 0)
 
 
-# %% ../../notebooks/11_flash.ipynb #11-015
+# %% ../../notebooks/11_flash.ipynb #11-034
 def flash_attention(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -419,7 +440,7 @@ def flash_attention(
     return FlashAttention.apply(*inputs)[0]
 
 
-# %% ../../notebooks/11_flash.ipynb #11-016
+# %% ../../notebooks/11_flash.ipynb #11-035
 def checked_block_size(block_size) -> tuple[int, int]:
     """Most queries and most keys of a tile, from one number or two."""
     sizes = block_size if isinstance(block_size, tuple) else (block_size, block_size)

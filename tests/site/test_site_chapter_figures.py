@@ -385,3 +385,40 @@ def test_chapter_9_shows_what_a_cache_takes(figure):
         assert x == pytest.approx(10 * (math.log2(length) - 7), abs=0.02)
         seen.add(model)
     assert len(seen) >= 3
+
+
+def test_chapter_11_shows_one_query_reading_its_keys(figure):
+    """Sums over the keys read so far, in Python's own numbers, in both orders."""
+    element, data = figure("11_flash", "One query reads twelve keys")
+    scores = [0.4, 1.1, -0.6, 1.9, 0.2, 2.6, -1.0, 0.9, 1.4, 3.1, 0.0, 2.2]
+    values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 3.0, 5.0, 8.0]
+    orders = {"left to right": range(12), "right to left": range(11, -1, -1)}
+    seen = set()
+    for state, shown in figure_walk.walk(element, data, most=20, few=20):
+        words, bars, masses, numbers = shown
+        tiles, order, hide = settings(data, state)
+        hidden = {0, 1, 2} if hide == "on" else set()
+        tiles = int(tiles)
+        before = set(list(orders[order])[: 3 * max(tiles - 1, 0)]) - hidden
+        read = set(list(orders[order])[: 3 * tiles]) - hidden
+        near(columns(bars), scores)
+        top = max((scores[j] for j in read), default=0.0)
+        mass = [math.exp(scores[j] - top) if j in read else 0.0 for j in range(12)]
+        near(columns(masses), mass)
+        total, mixed = sum(mass), sum(m * v for m, v in zip(mass, values, strict=True))
+        if not read:
+            assert numbers["values"] == ["−∞", "0.000", "0.000", "0.000"], state
+        else:
+            expected = [top, total, mixed, mixed / total]
+            found = [float(x.replace("−", "-")) for x in numbers["values"]]
+            assert found == pytest.approx(expected, abs=6e-4), state
+        if not before and read:
+            assert f"brings the first maximum, {top:.3f}" in words["words"], state
+        elif before and max(scores[j] for j in before) < top:
+            old = max(scores[j] for j in before)
+            assert f"multiplied by {math.exp(old - top):.3f}." in words["words"], state
+        elif tiles:
+            text = "hides all its keys" if before == read else "no larger score"
+            assert text in words["words"], state
+        seen.add((tiles, order, hide))
+    assert len(seen) >= 15
