@@ -3,7 +3,7 @@
     python benchmarks/flash.py            measure and store (chapter 11)
     python benchmarks/flash.py --quick    a few lengths, nothing stored
 
-Eight heads of width 64, one sequence, float32: forward alone, and forward with backward.
+Eight heads of width 64, one sequence, float32: forward, and forward with backward.
 Beside each time stands the peak memory of a call, as torch's profiler saw it.
 """
 

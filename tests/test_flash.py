@@ -29,7 +29,14 @@ from aiayn import (
     online_softmax,
     partial_attention,
 )
-from aiayn.flash import empty_part, flash_backward, flash_forward, key_tiles, tile_mask
+from aiayn.flash import (
+    FlashAttention,
+    empty_part,
+    flash_backward,
+    flash_forward,
+    key_tiles,
+    tile_mask,
+)
 
 CHAPTER = "11_flash"
 INF = math.inf
@@ -182,7 +189,8 @@ def test_parts_broadcast():
     shared = PartialAttention(*(x.unflatten(0, (3, 2)) for x in shared))
     merged = merge_partial_attention(shared, partial_attention(query, *rest))
     whole = [
-        torch.cat((x.expand(3, *x.shape), y), 1) for x, y in zip((key, value), rest)
+        torch.cat((x.expand(3, *x.shape), y), 1)
+        for x, y in zip((key, value), rest, strict=True)
     ]
     assert_same(merged.normalise(), by_hand(query, *whole), 1e-12)
     one = PartialAttention(*(x[:1] for x in shared))
@@ -464,6 +472,19 @@ def test_vmap_over_any_of_the_inputs(dims):
             assert_same(ours[i], theirs, 1e-12)
 
 
+def test_the_mapped_axis_may_be_any():
+    """As the function meets it when nothing before has moved the axis."""
+    inputs = normal(4, 3, 5), normal(3, 6, 5, seed=1), normal(6, 2, 3, seed=2)
+
+    def call(query, key, value):
+        return FlashAttention.apply(query, key, value, None, False, 0.5, (2, 4))[0]
+
+    mapped = torch.vmap(call, (1, 0, 2))(*inputs)
+    for i in range(3):
+        one = [x.select(d, i) for x, d in zip(inputs, (1, 0, 2), strict=True)]
+        assert_same(mapped[i], by_hand(*one, scale=0.5), 1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_changes_nothing_inside(dtype):
     """float32 comes out as without it; a model under autocast still hides padding."""
@@ -653,7 +674,7 @@ def test_what_is_moved(sizes, notebook_function):
 
 @pytest.mark.equation("res-flash-accesses")
 def test_what_is_moved_is_of_order_n2_d2_over_m(notebook_function):
-    """Both bounds, for every room from 8d to nd on a grid, one key at a time."""
+    """Both bounds, for every room from 8·d to n·d on a grid, one key at a time."""
     tiles = notebook_function(CHAPTER, "tiles_traffic")
     tried = 0
     for d, n in itertools.product((3, 4, 7, 16, 64), (8, 9, 30, 100, 1000)):
