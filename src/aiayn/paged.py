@@ -34,6 +34,7 @@ __all__ = [
 # %% ../../notebooks/12_paged.ipynb #12-004
 import heapq
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -400,7 +401,7 @@ def attend_blocks(
 
 
 # %% ../../notebooks/12_paged.ipynb #12-031
-def check_paged(query, key_blocks, value_blocks, table, lengths) -> None:
+def check_paged(query, key_blocks, value_blocks, table, lengths, scale) -> None:
     """Refuse what :func:`paged_attention` cannot mean, naming the argument."""
     tensors = {
         "query": query, "key_blocks": key_blocks, "value_blocks": value_blocks
@@ -419,6 +420,10 @@ def check_paged(query, key_blocks, value_blocks, table, lengths) -> None:
             "key_blocks and value_blocks must be alike but for the width, got shapes "
             f"{tuple(key_blocks.shape)} and {tuple(value_blocks.shape)}"
         )
+    if scale is not None and not isinstance(scale, int | float):
+        raise TypeError(f"scale must be a finite number, got {describe(scale)}")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale}")
     check_kv_heads(query.shape[1], key_blocks.shape[1])
     if query.shape[-1] != key_blocks.shape[-1]:
         raise ValueError(
@@ -499,7 +504,7 @@ def paged_attention(
         ValueError: if shapes do not fit, a row has more tokens than its blocks hold, or
             an entry that is needed is no block of the pool.
     """
-    check_paged(query, key_blocks, value_blocks, table, lengths)
+    check_paged(query, key_blocks, value_blocks, table, lengths, scale)
     batch, n_heads, n_queries, _ = query.shape
     heads = query.new_zeros(batch, n_heads, n_queries, value_blocks.shape[-1])
     if table.is_meta or lengths.is_meta or query.is_meta:
@@ -729,7 +734,7 @@ def computes_the_same(
 
 # %% ../../notebooks/12_paged.ipynb #12-040
 class PagedKVCache(GrowingTables):
-    """The past keys and values of one attention, in blocks of a pool that others use too.
+    """The past keys and values of one attention, in blocks of a pool for many.
 
     Implements :eq:`eq-kv-cache` with :eq:`eq-paged-attention`. For inference, like
     :class:`~aiayn.kv_cache.KVCache`, and in its place: ``DecoderCache(n_layers,
@@ -775,7 +780,7 @@ class PagedKVCache(GrowingTables):
             return self._mix_past(mix, query, mask, causal)
 
     def _held_like(self) -> tuple[Tensor, ...]:
-        """What tells shape and kind of the keys and values held; nothing while empty."""
+        """Shape and kind of the keys and values held; nothing while empty."""
         if len(self) == 0:
             return ()
         pool = self.allocator.keys, self.allocator.values
@@ -892,7 +897,8 @@ class PrefixCache:
         pieces = self._whole_blocks(tokens)
         if len(pieces) > len(blocks):
             raise ValueError(
-                f"blocks must be the {len(pieces)} that the tokens fill, got {len(blocks)}"
+                f"blocks must be the {len(pieces)} that the tokens fill, "
+                f"got {len(blocks)}"
             )
         before = self._start(context)
         for whole, block in zip(pieces, blocks):
