@@ -16,11 +16,12 @@ from torch.autograd import gradcheck
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from aiayn import attention, fused_attention
+from aiayn import attention, flash_attention, fused_attention
 
 ATTENDS = {
     "attention": attention,
     "fused_attention": fused_attention,
+    "flash_attention": flash_attention,
     "loop_attention": loop_attention,
 }
 

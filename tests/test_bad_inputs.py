@@ -27,6 +27,7 @@ from aiayn import (
     cost,
     decoding,
     multi_head,
+    paged,
     positional_encoding,
     recurrence,
     training,
@@ -38,6 +39,15 @@ FLOATS = torch.zeros(2, 3)
 LINEAR = nn.Linear(2, 2)
 NAN, INF = math.nan, math.inf
 NOISE = seeded(1)
+
+
+def part(*sizes: int, dtype=torch.float32) -> aiayn.PartialAttention:
+    """A partial attention without content, (…, n_queries, d_v)."""
+    numbers = torch.zeros(sizes[:-1], dtype=dtype)
+    return aiayn.PartialAttention(numbers, numbers, torch.zeros(sizes, dtype=dtype))
+
+
+PART = part(2, 3)
 
 
 @functools.cache
@@ -97,7 +107,11 @@ def cached_world(model, source, target, memory) -> dict:
         crossing = aiayn.MultiHeadAttention(8, 2)
         crossing(x, x, x, cache=crossed)
     graph = torch.zeros(2, 2, 1, 4, requires_grad=True)
+    pool = aiayn.BlockAllocator(9, 4)
+    paged_store, shelf = aiayn.PagedKVCache(pool), aiayn.PrefixCache(pool)
+    attend_with(paged_store, 3)
     return {
+        "pool": pool, "paged": paged_store, "shelf": shelf,
         "kept": kept, "store": store, "frozen": frozen, "crossed": crossed, "graph": graph,
     }  # fmt: skip
 
@@ -143,7 +157,9 @@ def state() -> dict:
             store = getattr(layer, f"{kind}_attention")
             found[f"cache.{i}.{kind}.keys"] = store.keys.clone()
             found[f"cache.{i}.{kind}.values"] = store.values.clone()
-    for name in ("kept", "store", "frozen", "crossed"):
+    found["pool"] = [w.pool.references(i) for i in range(9)], w.paged.tables
+    found["shelf"] = dict(w.shelf._block_of)
+    for name in ("kept", "store", "frozen", "crossed", "paged"):
         found |= {f"{name} {what}": of for what, of in contents(vars(w)[name]).items()}
     return found
 
@@ -413,6 +429,62 @@ def recurrent_rows(make):
         (new(make, 11, 11, pad_id=-1), Value, "pad_id=-1 is not a token id"),
         (new(make, 11, 9, pad_id=9), Value, "pad_id=9 is outside the vocabulary of 9"),
     ]  # fmt: skip
+
+
+def masked_with(store, mask):
+    """One more token of a store with two rows, under a mask."""
+    x = torch.zeros(2, 2, 1, 4)
+    return store.attend(aiayn.attention, x, lambda: (x, x), mask)
+
+
+def block_rows(name):
+    """Lists of blocks that nobody may share or free; two of the nine are in use."""
+    return [
+        (lambda w: getattr(w.pool, name)([0, 8]), Value, f"cannot {name} block 8"),
+        (lambda w: getattr(w.pool, name)([9]), Value, "block 9 is not in the pool"),
+        (lambda w: getattr(w.pool, name)([-1]), Value, "block must be at least 0, got -1"),
+        (lambda w: getattr(w.pool, name)(["0"]), Type, "block must be an integer, got '0'"),
+    ]  # fmt: skip
+
+
+def prefix_rows(call):
+    """Tokens and contexts that are none."""
+    return [
+        (lambda w: call(w, [[1, 2]]), Value, "tokens must be those of one sequence, got"),
+        (lambda w: call(w, [0.5, 1.0]), Type, "tokens must hold integers, got"),
+        (lambda w: call(w, "ab"), Type, "tokens must hold integers, in one list, got 'ab'"),
+        (lambda w: call(w, [1], context=[1]), Type, "context must be .*hashed.*got"),
+    ]  # fmt: skip
+
+
+def paged_rows():
+    """What ``paged_attention`` cannot mean."""
+    x, blocks = torch.zeros(2, 4, 1, 3), torch.zeros(5, 2, 2, 3)
+    table, lengths = torch.tensor([[0, 1], [2, -1]]), torch.tensor([3, 2])
+    good = [x, blocks, blocks, table, lengths]
+
+    def row(place, wrong, error, message, **options):
+        given = [wrong if i == place else y for i, y in enumerate(good)]
+        return lambda w: aiayn.paged_attention(*given, **options), error, message
+
+    return [
+        row(0, x.long(), Type, "query must be floating point, got torch.int64"),
+        row(1, blocks.half(), Type, "key_blocks is torch.float16 but query is"),
+        row(2, blocks[0], Value, r"value_blocks must have four axes.*\(2, 2, 3\)"),
+        row(2, blocks[:4], Value, "must be alike but for the width"),
+        row(0, x[:, :3], Value, "n_heads=3 is not divisible by n_kv_heads=2"),
+        row(0, x[..., :2], Value, "one width d_k, got 2 and 3"),
+        row(3, table.float(), Type, "table must hold integers, got torch.float32"),
+        row(3, table[:1], Value, r"table must be \(batch, n_columns\) with batch=2"),
+        row(4, lengths[:1], Value, r"lengths must be \(batch,\) with batch=2"),
+        row(4, torch.tensor([5, 2]), Value, "lengths must be 0 to 4.*got 5 in row 0"),
+        row(4, torch.tensor([3, 3]), Value, "table must .*got -1 in row 1, column 1"),
+        row(3, table + 4, Value, "table must hold a block, 0 to 4.*got 5"),
+        row(9, None, Type, "mask must be a boolean", mask=torch.ones(1, 3)),
+        row(9, None, Value, "mask of shape", mask=torch.ones(1, 2).bool()),
+        row(9, None, Value, "scale must be a finite number, got nan", scale=math.nan),
+        row(9, None, Type, "scale must be a finite number, got '1'", scale="1"),
+    ]
 
 
 ROWS = {
@@ -1095,6 +1167,116 @@ ROWS = {
         (lambda w: aiayn.pool_model(w.recurrent, 1), Type, "model must be a Transformer"),
         (lambda w: aiayn.pool_model(w.model, 2, pool=None), Type, "pool must be a function"),
     ],
+    # chapter 11
+    "flash_attention": [
+        *mixing_rows(aiayn.flash_attention),
+        *size_rows(functools.partial(aiayn.flash_attention, *[FLOATS] * 3), block_size=2),
+        (new(aiayn.flash_attention, FLOATS, FLOATS, FLOATS, block_size=(2, 0)), Value,
+         "block_size must be at least 1, got 0"),
+        (new(aiayn.flash_attention, FLOATS, FLOATS, FLOATS, block_size=(1, 2, 3)), Value,
+         r"block_size .*pair.*got \(1, 2, 3\)"),
+        (new(aiayn.flash_attention, FLOATS, FLOATS, FLOATS, block_size=None), Type,
+         "block_size must be an integer, got None"),
+    ],
+    "partial_attention": mixing_rows(aiayn.partial_attention),
+    "online_softmax": [
+        *size_rows(functools.partial(aiayn.online_softmax, FLOATS), block_size=2),
+        (new(aiayn.online_softmax, INTEGERS, 2), Type, "scores .*floating.*int64"),
+        (new(aiayn.online_softmax, [1.0], 2), Type, "scores .*floating.*list"),
+        (new(aiayn.online_softmax, torch.tensor(1.0), 2), Value, "scores .*n_keys"),
+    ],
+    "merge_partial_attention": [
+        (new(aiayn.merge_partial_attention, PART, tuple(PART)), Type,
+         "b must be a PartialAttention"),
+        (new(aiayn.merge_partial_attention, 1.0, PART), Type,
+         "a must be a PartialAttention, got 1.0"),
+        (new(aiayn.merge_partial_attention, PART, PART._replace(maximum=FLOATS)), Value,
+         r"b needs one maximum for each row.*\(2, 3\) and \(2, 3\)"),
+        (new(aiayn.merge_partial_attention, PART, part(2, 3, dtype=torch.float64)), Type,
+         "one dtype, got torch.float32 and torch.float64"),
+        (new(aiayn.merge_partial_attention, PART, part(2, 1)), Value,
+         r"same queries and d_v.*\(2, 3\) and \(2, 1\)"),
+        (new(aiayn.merge_partial_attention, PART, part(1, 3)), Value,
+         r"same queries and d_v.*\(2, 3\) and \(1, 3\)"),
+        (new(aiayn.merge_partial_attention, part(3, 2, 3), part(2, 2, 3)), Value,
+         r"leading dimensions.*\(3, 2, 3\) and \(2, 2, 3\)"),
+    ],
+    # chapter 12
+    "blocks_needed": [
+        *size_rows(functools.partial(paged.blocks_needed, 3), block_size=2),
+        (new(paged.blocks_needed, -1, 2), Value, "n_tokens must be at least 0, got -1"),
+        (new(paged.blocks_needed, 1.0, 2), Type, "n_tokens must be an integer, got 1.0"),
+    ],
+    "slot": [
+        *size_rows(functools.partial(paged.slot, [7, 2], 1), block_size=2),
+        (new(paged.slot, [7, 2], 4, 2), Value,
+         "position=4 is beyond 2 blocks of 2 tokens"),
+        (new(paged.slot, [7, 2], -1, 2), Value, "position must be at least 0, got -1"),
+        (new(paged.slot, [7, 2], 1.0, 2), Type, "position must be an integer, got 1.0"),
+    ],
+    "OutOfBlocks": [],  # an error itself
+    "BlockAllocator": size_rows(aiayn.BlockAllocator, n_blocks=4, block_size=2),
+    "BlockAllocator.allocate": [
+        (lambda w: w.pool.allocate(99), aiayn.OutOfBlocks, "99 blocks needed, 7 free"),
+        (lambda w: w.pool.allocate(-1), Value, "n must be at least 0, got -1"),
+        (lambda w: w.pool.allocate(1.0), Type, "n must be an integer, got 1.0"),
+    ],
+    "BlockAllocator.share": block_rows("share"),
+    "BlockAllocator.free": [
+        *block_rows("free"),
+        (lambda w: w.pool.free([0, 0]), Value,
+         "cannot free block 0 2×: it has 1 references"),
+    ],
+    "BlockAllocator.references": [
+        (lambda w: w.pool.references(9), Value, "block 9 is not in the pool: .*0 to 8"),
+        (lambda w: w.pool.references(-1), Value, "block must be at least 0, got -1"),
+        (lambda w: w.pool.references(True), Type, "block must be an integer, got True"),
+    ],
+    "PagedKVCache": [
+        (new(aiayn.PagedKVCache, 4), Type, "allocator must be a BlockAllocator, got 4"),
+    ],
+    "PagedKVCache.attend": [
+        (lambda w: attend_with(w.paged, 5, batch=3), Value, r"keys must be .*\(3, "),
+        (lambda w: attend_with(w.paged, 1, heads=1), Value, r"\(2, 2, …, 4\), as held"),
+        (lambda w: attend_with(w.paged, 1, dtype=torch.half), Type,
+         "keys are torch.float16 on cpu, the cache holds torch.float32 on cpu"),
+        (lambda w: attend_with(w.paged, 17), aiayn.OutOfBlocks, "8 blocks needed, 7 free"),
+        (lambda w: w.paged.attend(aiayn.attention, FLOATS[None, None, :1, :1].expand(
+            2, 2, 1, 4), lambda: (w.graph, w.graph)), Value, "keys require gradients"),
+        (lambda w: masked_with(w.paged, torch.ones(2, 1, 1, 4)), Type,
+         "mask must be a boolean tensor"),
+        (lambda w: masked_with(w.paged, torch.ones(2, 1, 1, 5).bool()), Value,
+         r"mask of shape \(2, 1, 1, 5\) does not broadcast"),
+    ],
+    "GrowingTables.check_room": [
+        (lambda w: w.paged.check_room(17), aiayn.OutOfBlocks, "8 blocks needed, 7 free"),
+    ],
+    "BlockTables.crop": [
+        (lambda w: w.paged.crop(4), Value, "crop to n=4: the cache holds 3 tokens"),
+        (lambda w: w.paged.crop(-1), Value, "n must be at least 0, got -1"),
+    ],
+    "BlockTables.reorder": row_rows(lambda w: w.paged),
+    "BlockTables.adopt": [
+        (lambda w: w.paged.adopt([[0]]), Value, "cache must be empty, it holds 3 tokens"),
+        (lambda w: aiayn.PagedKVCache(w.pool).adopt([[0], [0, 1]]), Value,
+         r"equally many in each, got \[1, 2\] blocks"),
+        (lambda w: aiayn.PagedKVCache(w.pool).adopt([[8]]), Value, "block 8 is free"),
+    ],
+    "PrefixCache": [
+        (new(aiayn.PrefixCache, 4), Type, "allocator must be a BlockAllocator, got 4"),
+    ],
+    "PrefixCache.match": prefix_rows(lambda w, *a, **k: w.shelf.match(*a, **k)),
+    "PrefixCache.insert": [
+        *prefix_rows(lambda w, x, **k: w.shelf.insert(x, [0], **k)),
+        (lambda w: w.shelf.insert(range(8), [0]), Value,
+         "blocks must be the 2 that the tokens fill, got 1"),
+        (lambda w: w.shelf.insert(range(4), [8]), Value, "cannot share block 8"),
+    ],
+    "PrefixCache.evict": [
+        (lambda w: w.shelf.evict(-1), Value, "n must be at least 0, got -1"),
+        (lambda w: w.shelf.evict(1.5), Type, "n must be an integer, got 1.5"),
+    ],
+    "paged_attention": paged_rows(),
     # chapter 13
     "label_smoothed_loss": [
         (new(aiayn.label_smoothed_loss, INTEGERS, INTEGERS[:, 0]), Type,
@@ -1300,6 +1482,44 @@ EXEMPT = {
     "as_float64": "called by align_heads, which checks",
     "best_turns": "called by align_heads, which checks",
     "turn_rows": "called by align_heads, which checks",
+    "PartialAttention": "a record that partial_attention fills",
+    "over_zero": "called by PartialAttention.normalise, which checks",
+    "finite_shift": "called by merge_partial_attention, which checks",
+    "part_of_tile": "called by partial_attention, which checks",
+    "tile_scores": "called by partial_attention, which checks",
+    "empty_part": "called by flash_attention, which checks",
+    "for_sums": "called by flash_attention, which checks",
+    "without_autocast": "called by flash_attention, which checks",
+    "cut": "called by flash_attention, which checks",
+    "key_tiles": "called by flash_attention, which checks",
+    "tile_mask": "called by flash_attention, which checks",
+    "flash_forward": "called by flash_attention, which checks",
+    "flash_backward": "called by flash_attention, which checks",
+    "mapped_axis_first": "called by flash_attention, which checks",
+    "FlashAttention": "called by flash_attention, which checks",
+    "FlashGradient": "called by flash_attention, which checks",
+    "checked_block_size": "called by flash_attention, which checks",
+    "FlashAttention.forward": "called by autograd for flash_attention",
+    "FlashAttention.setup_context": "called by autograd for flash_attention",
+    "FlashAttention.backward": "called by autograd for flash_attention",
+    "FlashAttention.vmap": "called by autograd for flash_attention",
+    "FlashGradient.forward": "called by autograd for flash_attention",
+    "FlashGradient.setup_context": "called by autograd for flash_attention",
+    "FlashGradient.backward": "called by autograd for flash_attention",
+    "FlashGradient.vmap": "called by autograd for flash_attention",
+    "AT_ONCE": "a constant",
+    "BlockMemory": "a base class: BlockAllocator has its rows",
+    "BlockMemory.reserve": "called by PagedKVCache.attend, which has its rows",
+    "BlockTables": "a base class: PagedKVCache has its rows",
+    "GrowingTables": "a base class: PagedKVCache has its rows",
+    "pick": "called by the cache and paged_attention with blocks that exist",
+    "block_scores": "called by partial_blocks",
+    "block_sums": "called by partial_blocks",
+    "partial_blocks": "called by attend_blocks",
+    "read_blocks": "called by attend_blocks with a table that was checked",
+    "rows_seen": "called by attend_blocks with a mask that was checked",
+    "attend_blocks": "called by paged_attention and PagedKVCache, which check",
+    "computes_the_same": "looks at any function",
     "PositionalEncoding.rows": "called by forward, which checks",
     "LearnedPositionalEncoding.rows": "called by forward, which checks",
     "LayerCost": "a record that layer_cost fills",

@@ -36,9 +36,11 @@ from torch import Tensor
 from torch.nn import ModuleList
 
 from aiayn import (
+    BlockAllocator,
     DecoderCache,
     FrozenKVCache,
     KVCache,
+    PagedKVCache,
     attention,
     beam_search,
     greedy_decode,
@@ -49,6 +51,7 @@ from aiayn import (
 CACHES = {
     "KVCache": KVCache,
     "KVCache with a capacity": partial(KVCache, capacity=64),
+    "PagedKVCache": lambda: PagedKVCache(BlockAllocator(512, 2)),
 }
 """Every store of one self-attention, as ``DecoderCache(make=…)`` takes it."""
 

@@ -27,10 +27,10 @@ from test_attend import ATTENDS
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from aiayn import Transformer
+from aiayn import Transformer, flash_attention
 
-# whose Python loop runs over a length: no one graph can hold it
-LOOPS = (loop_attention,)
+# whose Python loop runs over a length: no one graph can hold every length
+LOOPS = (loop_attention, flash_attention)
 TRACEABLE = {name: f for name, f in ATTENDS.items() if f not in LOOPS}
 
 LENGTHS = (5, 1, 9)
@@ -108,6 +108,28 @@ def test_one_traced_attention_for_every_length(attend, masked, causal):
     for n_queries, n_keys in ((5, 7), (2, 9), (6, 4)):
         given = inputs(n_queries, n_keys)
         assert_same(graph(*given), call(*given), 1e-12)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_tiles(bare, backend):
+    """A graph for each length, for its tiles are unrolled; no break, both ways."""
+
+    def attend(query, key, value):
+        options = {"causal": True, "block_size": (2, 3)}
+        return bare.flash_attention(query, key, value, **options)
+
+    compiled = torch.compile(attend, backend=backend, fullgraph=True)
+    for length in (5, 3):
+        inputs = [x.requires_grad_() for x in attention_inputs(length)]
+        with torch.no_grad():
+            assert_same(compiled(*inputs), attend(*inputs), 1e-12)
+        upstream = normal(2, 3, length, 4, seed=4)
+        pair = [
+            torch.autograd.grad(f(*inputs), inputs, upstream)
+            for f in (compiled, attend)
+        ]
+        for ours, theirs in zip(*pair, strict=True):
+            assert_same(ours, theirs, 1e-12)
 
 
 def test_one_compiled_model_for_every_length(bare, compile_whole):

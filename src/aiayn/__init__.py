@@ -59,6 +59,20 @@ _HOME = {
         "pool_heads",
         "pool_model",
     ),
+    "flash": (
+        "PartialAttention",
+        "flash_attention",
+        "merge_partial_attention",
+        "online_softmax",
+        "partial_attention",
+    ),
+    "paged": (
+        "BlockAllocator",
+        "OutOfBlocks",
+        "PagedKVCache",
+        "PrefixCache",
+        "paged_attention",
+    ),
     "training": ("NoamSchedule", "label_smoothed_loss", "noam_rate", "train"),
     "copy_task": ("CopyTask", "exact_match", "train_copy_model"),
 }

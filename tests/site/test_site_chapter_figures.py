@@ -385,3 +385,124 @@ def test_chapter_9_shows_what_a_cache_takes(figure):
         assert x == pytest.approx(10 * (math.log2(length) - 7), abs=0.02)
         seen.add(model)
     assert len(seen) >= 3
+
+
+def test_chapter_11_shows_one_query_reading_its_keys(figure):
+    """Sums over the keys read so far, in Python's own numbers, in both orders."""
+    element, data = figure("11_flash", "One query reads twelve keys")
+    scores = [0.4, 1.1, -0.6, 1.9, 0.2, 2.6, -1.0, 0.9, 1.4, 3.1, 0.0, 2.2]
+    values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 3.0, 5.0, 8.0]
+    orders = {"left to right": range(12), "right to left": range(11, -1, -1)}
+    seen = set()
+    for state, shown in figure_walk.walk(element, data, most=20, few=20):
+        words, bars, masses, numbers = shown
+        tiles, order, hide = settings(data, state)
+        hidden = {0, 1, 2} if hide == "on" else set()
+        tiles = int(tiles)
+        before = set(list(orders[order])[: 3 * max(tiles - 1, 0)]) - hidden
+        read = set(list(orders[order])[: 3 * tiles]) - hidden
+        near(columns(bars), scores)
+        top = max((scores[j] for j in read), default=0.0)
+        mass = [math.exp(scores[j] - top) if j in read else 0.0 for j in range(12)]
+        near(columns(masses), mass)
+        total, mixed = sum(mass), sum(m * v for m, v in zip(mass, values, strict=True))
+        if not read:
+            assert numbers["values"] == ["−∞", "0.000", "0.000", "0.000"], state
+        else:
+            expected = [top, total, mixed, mixed / total]
+            found = [float(x.replace("−", "-")) for x in numbers["values"]]
+            assert found == pytest.approx(expected, abs=6e-4), state
+        if not before and read:
+            assert f"brings the first maximum, {top:.3f}" in words["words"], state
+        elif before and max(scores[j] for j in before) < top:
+            old = max(scores[j] for j in before)
+            assert f"multiplied by {math.exp(old - top):.3f}." in words["words"], state
+        elif tiles:
+            text = "hides all its keys" if before == read else "no larger score"
+            assert text in words["words"], state
+        seen.add((tiles, order, hide))
+    assert len(seen) >= 15
+
+
+def test_chapter_12_shows_blocks_taken_shared_copied_and_freed(figure):
+    """The same events with lists of tokens in blocks, and the lowest number first."""
+    element, data = figure("12_paged", "Eight blocks, step by step")
+    rows = []  # lists of (row's own numbers of blocks, its length)
+
+    def in_use():
+        return {b for numbers, _ in rows for b in numbers}
+
+    def lowest(taken):
+        return min(set(range(8)) - taken)
+
+    def write(which, n):
+        """Whoever shares a half-full tail copies it first, but for the last."""
+        old, taken, left = in_use(), set(in_use()), [b for x, _ in rows for b in x]
+        for i in which:
+            numbers, length = rows[i]
+            if length % 4 and left.count(numbers[-1]) > 1:
+                left.remove(numbers[-1])
+                numbers[-1] = lowest(taken)
+                taken.add(numbers[-1])
+        ends = {i: -(-(rows[i][1] + n) // 4) for i in which}
+        while any(len(rows[i][0]) < ends[i] for i in which):
+            for i in which:
+                if len(rows[i][0]) < ends[i]:
+                    rows[i][0].append(lowest(taken))
+                    taken.add(rows[i][0][-1])
+        for i in which:
+            rows[i][1] += n
+        assert old <= taken
+
+    def snapshot():
+        readers = [[0] * 4 for _ in range(8)]
+        for numbers, length in rows:
+            for p in range(length):
+                readers[numbers[p // 4]][p % 4] += 1
+        held = sum(1 for row in readers for n in row if n)
+        table = [[*numbers, *[None] * (4 - len(numbers))] for numbers, _ in rows]
+        table += [[None] * 4] * (4 - len(rows))
+        return readers, table, [
+            8 - len(in_use()), sum(n for _, n in rows), held, 4 * len(in_use()) - held
+        ]  # fmt: skip
+
+    steps = [snapshot()]
+    rows.append([[], 0])
+    write([0], 6)
+    steps.append(snapshot())
+    rows.append([list(rows[0][0]), 6])
+    steps.append(snapshot())
+    write([0, 1], 1)
+    steps.append(snapshot())
+    write([0, 1], 2)
+    steps.append(snapshot())
+    rows.append([[], 0])
+    write([2], 5)
+    steps.append(snapshot())
+    rows[0] = [list(rows[1][0]), rows[1][1]]
+    steps.append(snapshot())
+    write([0, 1], 1)
+    steps.append(snapshot())
+    del rows[2]
+    steps.append(snapshot())
+    rows[:] = [[numbers[:2], 5] for numbers, _ in rows]
+    steps += [snapshot()] * 2  # asking for too much changes nothing
+    rows.clear()
+    steps.append(snapshot())
+
+    seen = set()
+    for state, panels in figure_walk.walk(element, data, most=20, few=20):
+        words, slots, table, numbers = panels
+        [step] = settings(data, state)
+        expected = steps[int(step) - 1]
+        near(columns(slots), expected[0])
+        shown = [text for text in columns(table) if text.strip()]
+        near(shown, [b for row in expected[1] for b in row if b is not None])
+        near(numbers["values"], expected[2])
+        if "blocks needed" in words["words"]:
+            needed, free = re.findall(
+                r"(\d+) blocks needed, (\d+) free", words["words"]
+            )[0]
+            assert (int(needed), int(free)) == (2 * (-(-29 // 4) - 2) + 1, 6)
+        seen.add(step)
+    assert len(seen) == len(steps) == 12
