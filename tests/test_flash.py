@@ -181,6 +181,33 @@ def test_gradients_flow_through_parts():
     assert torch.autograd.gradgradcheck(merged, inputs)
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3, 8), (4, 8), (2, 4, 5)),
+        ((3, 8), (2, 0, 8), (0, 5)),
+        ((3, 8), (2, 4, 8), (4, 5)),
+    ],
+)
+def test_a_part_has_the_shape_of_all_three(shapes):
+    """Whichever of query, key and value has the leading dimension."""
+    query, key, value = (normal(*shape, seed=i) for i, shape in enumerate(shapes))
+    part = partial_attention(query, key, value)
+    assert part.maximum.shape == part.denominator.shape == (2, 3)
+    merged = merge_partial_attention(part, part)
+    assert_same(merged.normalise(), attention(query, key, value))
+
+
+@pytest.mark.equation("eq-online-softmax")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("n, block_size", [(5000, 1), (70_000, 1000)])
+def test_the_denominator_is_no_number_of_half_precision(dtype, n, block_size):
+    """In float16 a sum of ones stops at 2048, and ends at infinity after 65,504."""
+    weights = online_softmax(torch.zeros(1, n, dtype=dtype), block_size)
+    assert weights.dtype == dtype
+    assert weights.double().sum().item() == pytest.approx(1, rel=0.01)
+
+
 def test_parts_broadcast():
     """A prefix shared by a batch is one part for all of its rows."""
     query, key = normal(3, 2, 4), normal(5, 4, seed=1)

@@ -41,7 +41,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .scaled_dot_product import causal_mask, check_attention_inputs
+from aiayn.scaled_dot_product import (
+    causal_mask,
+    check_attention_inputs,
+    leading_shape,
+)
 from .tokens import check_sizes, describe
 
 
@@ -80,7 +84,7 @@ def finite_shift(maximum: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def merge_partial_attention(a: PartialAttention, b: PartialAttention):
     """Attention to the keys of two parts together, as a part again.
 
-    Implements :eq:`eq-merged-parts`. Associative and commutative, up to rounding; the
+    Implements :eq:`eq-merged-parts`. Commutative, and associative up to rounding; the
     part without a key changes nothing.
 
     Args:
@@ -108,10 +112,21 @@ def check_parts(a, b) -> None:
     for name, part in (("a", a), ("b", b)):
         if not isinstance(part, PartialAttention):
             raise TypeError(f"{name} must be a PartialAttention, got {describe(part)}")
-        if part.output.shape[:-1] != part.maximum.shape:
+        for field, x in zip(part._fields, part):
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                raise TypeError(
+                    f"{name}.{field} must be floating point, got {describe(x)}"
+                )
+        if len({x.dtype for x in part}) > 1:
+            raise TypeError(
+                f"{name} must have one dtype, got {[x.dtype for x in part]}"
+            )
+        rows, width = part.output.shape[:-1], part.output.dim()
+        if width < 2 or part.maximum.shape != rows or part.denominator.shape != rows:
+            shapes = ", ".join(str(tuple(x.shape)) for x in part)
             raise ValueError(
-                f"{name} needs one maximum for each row of its output, got shapes "
-                f"{tuple(part.maximum.shape)} and {tuple(part.output.shape)}"
+                f"{name} needs one maximum for each row of its output, and one "
+                f"denominator, got shapes {shapes}"
             )
     if a.output.dtype != b.output.dtype:
         raise TypeError(
@@ -165,6 +180,8 @@ def partial_attention(
 
 def part_of_tile(query, key, value, mask) -> PartialAttention:
     """:eq:`eq-partial-attention` for queries that are scaled."""
+    leading = leading_shape(query, key, value)
+    query = query.expand(*leading, *query.shape[-2:])
     if key.shape[-2] == 0:
         return empty_part(query, value)
     scores = tile_scores(query, key, mask)
@@ -181,9 +198,7 @@ def tile_scores(query, key, mask) -> Float[Tensor, "... n_queries n_keys"]:
 
 def empty_part(query, value) -> PartialAttention:
     """The part of no key at all, (−∞, 0, 0): what every merge begins with."""
-    leading = query.shape[:-2]
-    if leading != value.shape[:-2]:
-        leading = torch.broadcast_shapes(leading, value.shape[:-2])
+    leading = leading_shape(query, value)
     output = query.new_zeros(*leading, query.shape[-2], value.shape[-1])
     denominator = output.new_zeros(output.shape[:-1])
     return PartialAttention(denominator - math.inf, denominator, output)
@@ -207,9 +222,10 @@ def without_autocast(x: Tensor) -> contextlib.AbstractContextManager:
 def online_softmax(
     scores: Float[Tensor, "... n_keys"], block_size: int
 ) -> Float[Tensor, "... n_keys"]:
-    """The softmax over the last axis, reading the scores twice, block by block.
+    """The softmax over the last axis, reading the scores twice.
 
-    The first reading follows :eq:`eq-online-softmax`, the second writes the weights.
+    The first reading follows :eq:`eq-online-softmax`, block by block; the second writes
+    the weights, all at once. Sums of half precision are made in float32.
 
     Args:
         scores: −∞ hides; a row that hides everything gives zeros.
@@ -224,9 +240,10 @@ def online_softmax(
         raise TypeError(f"scores must be floating point, got {describe(scores)}")
     if scores.dim() == 0:
         raise ValueError("scores must be (..., n_keys), got a number without an axis")
-    maximum = scores.new_full(scores.shape[:-1], -math.inf)
+    (rows,) = for_sums(scores)
+    maximum = rows.new_full(rows.shape[:-1], -math.inf)
     denominator = torch.zeros_like(maximum)
-    blocks = scores.split(block_size, dim=-1) if scores.shape[-1] else ()
+    blocks = rows.split(block_size, dim=-1) if rows.shape[-1] else ()
     for block in blocks:
         larger = torch.maximum(maximum, block.detach().amax(dim=-1))
         shift = finite_shift(larger)
@@ -234,7 +251,8 @@ def online_softmax(
         denominator = (maximum - shift).exp() * denominator + masses.sum(dim=-1)
         maximum = larger
     shift, total = finite_shift(maximum), over_zero(denominator)
-    return (scores - shift.unsqueeze(-1)).exp() / total.unsqueeze(-1)
+    weights = (rows - shift.unsqueeze(-1)).exp() / total.unsqueeze(-1)
+    return weights.to(scores.dtype)
 
 
 # %% ../../notebooks/11_flash.ipynb #11-024
@@ -421,18 +439,19 @@ def flash_attention(
         query, key, value, mask, causal, scale: as in
             :func:`~aiayn.scaled_dot_product.attention`. Tiles that ``causal`` hides
             are not computed; the mask is never looked into, nor made larger.
-        block_size: most queries and most keys of a tile, one number or a pair. It
-            changes time, memory and rounding.
+        block_size: most queries and most keys of a tile, one number or a pair; a
+            square on the causal edge has as many keys as queries. It changes time,
+            memory and rounding.
 
     Raises:
         TypeError, ValueError: as :func:`~aiayn.scaled_dot_product.attention`, or if
             block_size is not one or two whole numbers of at least 1.
         NotImplementedError: when a second derivative is asked for.
+        RuntimeError: torch's own, when forward-mode differentiation is asked for.
     """
-    check_attention_inputs(query, key, value, mask, scale)
+    leading = check_attention_inputs(query, key, value, mask, scale)
     block_size = checked_block_size(block_size)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    leading = torch.broadcast_shapes(*(x.shape[:-2] for x in (query, key, value)))
     query, key, value = (x.expand(*leading, *x.shape[-2:]) for x in (query, key, value))
     if mask is not None:  # as many axes as the others have; a view
         mask = mask[(None,) * (query.dim() - mask.dim())]
