@@ -200,7 +200,7 @@ def test_a_part_has_the_shape_of_all_three(shapes):
 
 @pytest.mark.equation("eq-online-softmax")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("n, block_size", [(5000, 1), (70_000, 1000)])
+@pytest.mark.parametrize(("n", "block_size"), [(5000, 1), (70_000, 1000)])
 def test_the_denominator_is_no_number_of_half_precision(dtype, n, block_size):
     """In float16 a sum of ones stops at 2048, and ends at infinity after 65,504."""
     weights = online_softmax(torch.zeros(1, n, dtype=dtype), block_size)
