@@ -573,6 +573,7 @@ def test_a_mix_that_is_not_known_gets_what_it_expects():
     assert_same(torch.cat(steps, 1), gated(x, x, x, causal=True))
 
 
+@pytest.mark.equation("eq-paged-attention")
 @pytest.mark.parametrize("size", range(1, 10))
 def test_a_decoder_with_rows_of_unequal_length(size):
     """accel#10: paged prefill and steps, the contiguous cache, and one whole pass."""

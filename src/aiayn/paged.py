@@ -53,10 +53,10 @@ from aiayn.flash import (
     without_autocast,
 )
 from .grouped_query import GroupedQueryAttention, check_kv_heads
-from .kv_cache import as_row_index, check_crop, check_projected
+from .kv_cache import check_crop, check_projected
 from .multi_head import MultiHeadAttention
 from .scaled_dot_product import attention, check_mask, fused_attention
-from .tokens import check_integers, check_sizes, describe
+from .tokens import as_row_index, check_integers, check_sizes, describe
 
 
 # %% ../../notebooks/12_paged.ipynb #12-016
@@ -831,7 +831,7 @@ class PagedKVCache(GrowingTables):
 class PrefixCache:
     """Blocks whose tokens are known, to be found by the sequences that begin alike.
 
-    A block's keys and values depend on everything before it (:eq:`res-past-fixed`), so
+    A block's keys and values depend on everything before it (chapter 9), so
     it is filed under its own tokens *and* the block that it follows,
     :eq:`eq-prefix-key`: by induction, under the whole prefix. Files are compared in
     full, not by a hash alone. Each holds one reference.

@@ -461,7 +461,7 @@ def test_chapter_12_shows_blocks_taken_shared_copied_and_freed(figure):
                 readers[numbers[p // 4]][p % 4] += 1
         held = sum(1 for row in readers for n in row if n)
         table = [[*numbers, *[None] * (4 - len(numbers))] for numbers, _ in rows]
-        table += [[None] * 4] * (4 - len(rows))
+        table = table or [[None] * 4]
         return readers, table, [
             8 - len(in_use()), sum(n for _, n in rows), held, 4 * len(in_use()) - held
         ]  # fmt: skip
