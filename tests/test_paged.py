@@ -675,7 +675,7 @@ def test_running_out_loses_nothing(n_new):
     assert torch.equal(other.keys, others)
 
 
-@pytest.mark.parametrize("when", ["write", "mix"])
+@pytest.mark.parametrize("when", ["write", "mix", "copy"])
 def test_a_call_that_fails_gives_its_blocks_back(when, monkeypatch):
     """A shared tail was copied for it: the row has its old tail again."""
     pool = BlockAllocator(20, 4)
@@ -690,11 +690,23 @@ def test_a_call_that_fails_gives_its_blocks_back(when, monkeypatch):
 
     if when == "write":
         monkeypatch.setattr(store, "_write", broken)
+    if when == "copy":
+        monkeypatch.setattr("aiayn.paged.pick", broken)
     with pytest.raises(KeyboardInterrupt):
         store.attend(broken, new, lambda: (new, new))
     assert (store.tables, books(pool)) == before[:2]
     assert torch.equal(store.keys, before[2])
     assert len(store) == before[3]
+
+
+def test_blocks_may_come_from_an_iterator():
+    """It is looked at twice; the second look must not find it empty."""
+    pool = BlockAllocator(3, 2)
+    [block] = pool.allocate()
+    pool.share(iter([block]))
+    assert pool.references(block) == 2
+    pool.free(iter([block, block]))
+    assert pool.n_free == 3
 
 
 def test_a_decoder_out_of_blocks_goes_on_after_room_is_made():

@@ -104,7 +104,9 @@ def slot(blocks: Sequence[int], position: int, block_size: int) -> int:
         raise ValueError(
             f"position={position} is beyond {len(blocks)} blocks of {block_size} tokens"
         )
-    return blocks[position // block_size] * block_size + position % block_size
+    block = blocks[position // block_size]
+    check_sizes(0, block=block)  # a sentinel is no block
+    return block * block_size + position % block_size
 
 
 # %% ../../notebooks/12_paged.ipynb #12-020
@@ -212,6 +214,7 @@ class BlockAllocator(BlockMemory):
             TypeError, ValueError: if one is no block of the pool, or free. No
                 reference is added then.
         """
+        blocks = list(blocks)  # looked at twice
         for block in blocks:
             if self.references(block) == 0:
                 raise ValueError(f"cannot share block {block}: it is free")
@@ -225,6 +228,7 @@ class BlockAllocator(BlockMemory):
             TypeError, ValueError: if one is no block of the pool, or has fewer
                 references than it is named times. No reference is removed then.
         """
+        blocks = list(blocks)  # looked at twice
         for block, times in Counter(blocks).items():
             if self.references(block) < times:
                 raise ValueError(
@@ -698,10 +702,15 @@ class GrowingTables(BlockTables):
             tables[row][-1] = block
         for blocks in tables * n_columns:  # column by column: a tile's blocks follow on
             blocks.append(next(fresh))
-        if split:  # copy-on-write
-            used = len(self) % self.allocator.block_size
-            for x in (self.allocator.keys, self.allocator.values):
-                x[pick(copies, x.device), :, :used] = x[pick(left, x.device), :, :used]
+        try:
+            if split:  # copy-on-write
+                used = len(self) % self.allocator.block_size
+                for x in (self.allocator.keys, self.allocator.values):
+                    old, new = pick(left, x.device), pick(copies, x.device)
+                    x[new, :, :used] = x[old, :, :used]
+        except BaseException:
+            self.allocator.free(taken)
+            raise
         self._tables = tables
         return taken, left
 

@@ -45,8 +45,7 @@ FAULTS = {
         "test_a_cache_writes_where_the_slot_says", {"size": 4},
     ),
     "the last block for what is beyond": Fault(
-        "return blocks[position // block_size] * block_size",
-        "return blocks[-1] * block_size",
+        "block = blocks[position // block_size]\n", "block = blocks[-1]\n",
         "test_a_slot_follows_from_the_table",
     ),
     "some blocks, not all": Fault(
@@ -131,8 +130,8 @@ FAULTS = {
     ),
     "values are not copied": Fault(
         "for x in (self.allocator.keys, self.allocator.values):\n"
-        "                x[pick(copies",
-        "for x in (self.allocator.keys,):\n                x[pick(copies",
+        "                    old, new",
+        "for x in (self.allocator.keys,):\n                    old, new",
         "test_rows_share_until_one_writes",
     ),
     "the old tail is never given back": Fault(
