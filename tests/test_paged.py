@@ -699,6 +699,7 @@ def test_a_call_that_fails_gives_its_blocks_back(when, monkeypatch):
     assert len(store) == before[3]
 
 
+@pytest.mark.usefixtures("no_shape_checks")
 def test_blocks_may_come_from_an_iterator():
     """It is looked at twice; the second look must not find it empty."""
     pool = BlockAllocator(3, 2)
