@@ -54,8 +54,8 @@ def test_search_finds_a_word_from_a_file(tab, site):
     tab.wait_for_selector("#pst-search-dialog[open]")
     tab.keyboard.type("attention")
     tab.keyboard.press("Enter")
-    tab.wait_for_selector("#search-results ul.search li a")
-    tab.wait_for_function("!document.querySelector('#search-progress .dots, .dots')")
+    # hits are added one by one; the summary names their number when all are there
+    tab.wait_for_selector("#search-results .search-summary:has-text('finished')")
     links = tab.locator("#search-results ul.search li a").evaluate_all(
         "links => links.map(a => new URL(a.href).pathname)"
     )
