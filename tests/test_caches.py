@@ -335,7 +335,7 @@ def test_a_failed_first_call_binds_nothing(make):
 
 @each_cache
 def test_what_was_looked_at_stays_and_what_was_given_is_not_kept(make):
-    """No views that change under the reader, no tensors of the caller's."""
+    """torchtune#1424: no views that change under the reader, no tensors of others."""
     query, key, value = drawn()
     given = key[:, :, :3].clone(), value[:, :, :3].clone()
     store = make()
@@ -566,7 +566,7 @@ def test_greedy_and_beam_search_find_the_same_with_a_cache(make, kind):
 
 @each_cache
 def test_a_cache_serves_one_sequence_after_another(make):
-    """keys_values#45, candle-vllm#6: generate(x), generate(y), generate(x)."""
+    """keys_values#45, candle-vllm#6, OpenNMT-py#2280: x again after y is as before."""
     model = small_model(seed=2, tie_embeddings=False)
     x, y = tokens(3, 4), tokens(3, 4, seed=1)
     cache = DecoderCache(2, make=make)
