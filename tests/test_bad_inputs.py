@@ -454,7 +454,17 @@ def prefix_rows(call):
         (lambda w: call(w, [0.5, 1.0]), Type, "tokens must hold integers, got"),
         (lambda w: call(w, "ab"), Type, "tokens must hold integers, in one list, got 'ab'"),
         (lambda w: call(w, [1], context=[1]), Type, "context must be .*hashed.*got"),
+        (lambda w: call(w, [1], context=FLOATS[0]), Type, "context must hold integers"),
+        (lambda w: call(w, [1], context=INTEGERS), Value, "context must be one sequence"),
+        (lambda w: call(w, [1], context=(INTEGERS,)), Type, "context .* by value"),
     ]  # fmt: skip
+
+
+def unwritten(tables):
+    """A cache takes on blocks of a pool without a key."""
+    pool = aiayn.BlockAllocator(4, 2)
+    pool.allocate(2)
+    aiayn.PagedKVCache(pool).adopt(tables)
 
 
 def paged_rows():
@@ -473,7 +483,7 @@ def paged_rows():
         row(2, blocks[0], Value, r"value_blocks must have four axes.*\(2, 2, 3\)"),
         row(2, blocks[:4], Value, "must be alike but for the width"),
         row(0, x[:, :3], Value, "n_heads=3 is not divisible by n_kv_heads=2"),
-        row(0, x[..., :2], Value, "one width d_k, got 2 and 3"),
+        row(0, x[..., :2], Value, "one width d_k of at least 1, got 2 and 3"),
         row(3, table.float(), Type, "table must hold integers, got torch.float32"),
         row(3, table[:1], Value, r"table must be \(batch, n_columns\) with batch=2"),
         row(4, lengths[:1], Value, r"lengths must be \(batch,\) with batch=2"),
@@ -484,6 +494,7 @@ def paged_rows():
         row(9, None, Value, "mask of shape", mask=torch.ones(1, 2).bool()),
         row(9, None, Value, "scale must be a finite number, got nan", scale=math.nan),
         row(9, None, Type, "scale must be a finite number, got '1'", scale="1"),
+        row(9, None, Type, "scale must be a finite number, got True", scale=True),
     ]
 
 
@@ -1257,6 +1268,8 @@ ROWS = {
     ],
     "GrowingTables.check_room": [
         (lambda w: w.paged.check_room(17), aiayn.OutOfBlocks, "8 blocks needed, 7 free"),
+        (lambda w: w.paged.check_room(-1), Value, "n_new must be at least 0, got -1"),
+        (lambda w: w.paged.check_room(1.0), Type, "n_new must be an integer, got 1.0"),
     ],
     "BlockTables.crop": [
         (lambda w: w.paged.crop(4), Value, "crop to n=4: the cache holds 3 tokens"),
@@ -1267,7 +1280,13 @@ ROWS = {
         (lambda w: w.paged.adopt([[0]]), Value, "cache must be empty, it holds 3 tokens"),
         (lambda w: aiayn.PagedKVCache(w.pool).adopt([[0], [0, 1]]), Value,
          r"equally many in each, got \[1, 2\] blocks"),
-        (lambda w: aiayn.PagedKVCache(w.pool).adopt([[8]]), Value, "block 8 is free"),
+        (lambda w: aiayn.PagedKVCache(w.pool).adopt([[8]]), Value,
+         "block 8 is named 1× and has 0"),
+        (lambda w: aiayn.PagedKVCache(w.pool).adopt([[0, 0]]), Value,
+         "block 0 is named 2× and has 1"),
+        (lambda w: aiayn.PagedKVCache(w.pool).adopt([["0"]]), Type,
+         "block must be an integer, got '0'"),
+        (lambda w: unwritten([[0]]), Value, "with keys, the pool holds none yet"),
     ],
     "PrefixCache": [
         (new(aiayn.PrefixCache, 4), Type, "allocator must be a BlockAllocator, got 4"),
@@ -1278,6 +1297,8 @@ ROWS = {
         (lambda w: w.shelf.insert(range(8), [0]), Value,
          "blocks must be the 2 that the tokens fill, got 1"),
         (lambda w: w.shelf.insert(range(4), [8]), Value, "cannot share block 8"),
+        (lambda w: w.shelf.insert(range(8), [0, 8]), Value, "cannot share block 8"),
+        (lambda w: w.shelf.insert(range(8), [0, 0]), Value, r"for two: \[0\]"),
     ],
     "PrefixCache.evict": [
         (lambda w: w.shelf.evict(-1), Value, "n must be at least 0, got -1"),

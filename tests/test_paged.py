@@ -141,6 +141,26 @@ def test_a_child_survives_its_parent_and_nothing_is_freed_twice():
     assert sorted(pool.allocate(4)) == [0, 1, 2, 3]
 
 
+def test_a_child_reads_on_when_its_parent_is_gone():
+    """atlas#373: what it holds is not given to anybody, until it goes too."""
+    pool = BlockAllocator(6, 2)
+    parent, child, other = (PagedKVCache(pool) for _ in range(3))
+    key, value = filled(parent, 5)
+    pool.share(parent.tables[0][:2])
+    child.adopt([parent.tables[0][:2]])
+    parent.reset()
+    filled(other, 8)  # all that is free
+    assert pool.n_free == 0
+    assert torch.equal(child.keys, key[:, :, :4])
+    assert torch.equal(child.values, value[:, :, :4])
+    for store in (child, other):
+        blocks = store.tables[0]
+        store.reset()
+        with pytest.raises(ValueError, match="cannot free"):
+            pool.free(blocks)
+    assert pool.n_free == 6
+
+
 def test_several_blocks_or_none():
     """openvino.genai#4481: a pool that runs out changes nothing."""
     pool = BlockAllocator(3, 4)
@@ -390,6 +410,21 @@ def test_order_in_memory_changes_no_bit(size, dtype):
     assert_same(found[0], row_by_row(query, keys, values, causal=True), 1e-5)
 
 
+def test_the_table_of_the_report_against_neighbours():
+    """pypto#470: blocks 7, 2 and 5 hold what 0, 1 and 2 do."""
+    [key], [value] = ragged([5])
+    query, lengths = normal(1, 4, 1, 4, seed=1), torch.tensor([5])
+    found = []
+    for table in ([7, 2, 5], [0, 1, 2]):
+        pools = [x.new_full((8, 2, 2, x.shape[-1]), math.nan) for x in (key, value)]
+        for p, block in ((p, table[p // 2]) for p in range(5)):
+            for pool, x in zip(pools, (key, value), strict=True):
+                pool[block, :, p % 2] = x[:, p]
+        found.append(paged_attention(query, *pools, torch.tensor([table]), lengths))
+    assert torch.equal(*found)
+    assert_same(found[0], row_by_row(query, [key], [value]))
+
+
 def test_free_slots_never_matter():
     """vllm#641, flash-attention#1745: weight 0 times NaN would be NaN."""
     lengths = [5, 3]
@@ -419,6 +454,24 @@ def test_table_entries_that_are_no_block_are_refused(wrong):
             ValueError, match=f"lengths must be 0 to 6.*got {n} in row 0"
         ):
             paged_attention(query, pool, pool, table, torch.tensor([n]))
+
+
+def test_a_scale_is_a_number_and_a_width_is_none_without_columns():
+    """True is the number 1 to Python; and 1/√0 is no number."""
+    query, pool = normal(1, 1, 1, 2), normal(3, 1, 2, 2)
+    table, lengths = torch.tensor([[0]]), torch.tensor([2])
+    for scale in (True, False):
+        with pytest.raises(TypeError, match=f"scale must be .*got {scale}"):
+            paged_attention(query, pool, pool, table, lengths, scale=scale)
+    one = paged_attention(query, pool, pool, table, lengths, scale=1)
+    assert torch.equal(
+        one, paged_attention(query, pool, pool, table, lengths, scale=1.0)
+    )
+    for scale in (None, 2.0):
+        with pytest.raises(ValueError, match="width d_k of at least 1, got 0 and 0"):
+            paged_attention(
+                query[..., :0], pool[..., :0], pool, table, lengths, scale=scale
+            )
 
 
 def test_rows_without_tokens_give_zeros():
@@ -716,17 +769,54 @@ def test_a_decoder_out_of_blocks_goes_on_after_room_is_made():
     source, target = tokens(2, 4), tokens(2, 9, seed=1)
     pool = BlockAllocator(11, 3)
     cache = DecoderCache(2, make=lambda: PagedKVCache(pool))
+    stores = [layer.self_attention for layer in cache.layers]
     with torch.no_grad():
         memory = model.encode(source)
         model.decode(target[:, :6], memory, source, cache=cache)  # 2 · 2 · 2 blocks
+        before = [(x.tables, x.keys, x.values) for x in stores], books(pool)
         with pytest.raises(OutOfBlocks, match="2 blocks needed, 1 free"):
             model.decode(target[:, 6:], memory, source, cache=cache)
-        assert len(cache) == 6
-        cache.crop(6)  # what the first layer had added is free again
-        assert pool.n_free == 3
+        assert len(cache) == 6  # at once, and what the first layer added is free again
+        assert (pool.n_free, books(pool)) == (3, before[1])
+        for x, (tables, keys, values) in zip(stores, before[0], strict=True):
+            assert x.tables == tables
+            assert torch.equal(x.keys, keys)
+            assert torch.equal(x.values, values)
         cache.reorder([1])
         found = model.decode(target[1:, 6:], memory[1:], source[1:], cache=cache)
     assert_same(found, plain_logits(model, source, target)[1:, 6:])
+
+
+def test_a_first_step_that_runs_out_leaves_the_pool_empty():
+    model = small_model()
+    source, target = tokens(2, 4), tokens(2, 6, seed=1)
+    pool = BlockAllocator(7, 3)
+    cache = DecoderCache(2, make=lambda: PagedKVCache(pool))
+    with torch.no_grad():
+        memory = model.encode(source)
+        with pytest.raises(OutOfBlocks, match="4 blocks needed, 3 free"):
+            model.decode(target, memory, source, cache=cache)
+        assert (len(cache), pool.n_free) == (0, 7)
+        found = model.decode(target[:1], memory[:1], source[:1], cache=cache)
+    assert_same(found, plain_logits(model, source, target)[:1])
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+def test_room_is_looked_for_once_there_are_rows():
+    """An empty cache cannot know how many will come; attend refuses then."""
+    pool = BlockAllocator(2, 2)
+    store = PagedKVCache(pool)
+    store.check_room(100)
+    x = normal(1, 2, 100, 8)
+    with pytest.raises(OutOfBlocks, match="50 blocks needed, 2 free"):
+        store.attend(attention, x, lambda: (x, x))
+    assert (len(store), pool.n_free, books(pool)) == (0, 2, [0, 0])
+    filled(store, 3)
+    with pytest.raises(OutOfBlocks, match="1 blocks needed, 0 free"):
+        store.check_room(2)
+    for wrong, error in ((-1, ValueError), (1.0, TypeError)):
+        with pytest.raises(error, match="n_new must be"):
+            store.check_room(wrong)
 
 
 def test_a_beam_search_shares_blocks_and_gives_them_back():
@@ -793,13 +883,14 @@ def test_a_copy_takes_the_pool_along():
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Two caches in one small pool, beside dictionaries of plain tensors."""
+    """Two caches and a shelf in one small pool, beside plain tensors."""
 
     def __init__(self):
         super().__init__()
         self.size = 3
         self.pool = BlockAllocator(14, self.size)
         self.stores = [PagedKVCache(self.pool), PagedKVCache(self.pool)]
+        self.shelf = PrefixCache(self.pool)
         self.plain = {0: None, 1: None}
         self.seed = 0
 
@@ -810,6 +901,8 @@ class CacheMachine(RuleBasedStateMachine):
             for row in store.tables:
                 for p in range(len(store)):
                     used[row[p // self.size], p % self.size] = True
+        for block in self.shelf._block_of.values():
+            used |= {(block, place): True for place in range(self.size)}
         if self.pool.keys is not None:
             for block, place in itertools.product(range(14), range(self.size)):
                 if (block, place) not in used:
@@ -880,6 +973,36 @@ class CacheMachine(RuleBasedStateMachine):
                 x[:, :, : full * self.size] for x in self.plain[i]
             )
 
+    def tokens(self, i, row):
+        """Every key is drawn anew, so it says which token it is."""
+        return (self.plain[i][0][row, 0, :, 0] * 2**40).long()
+
+    @rule(i=st.integers(0, 1), data=st.data())
+    def file(self, i, data):
+        if self.plain[i] is not None:
+            row = data.draw(st.integers(0, len(self.plain[i][0]) - 1))
+            self.shelf.insert(self.tokens(i, row), self.stores[i].tables[row])
+
+    @rule(i=st.integers(0, 1), data=st.data())
+    def find(self, i, data):
+        """The other cache begins with what the shelf knows of this one."""
+        if self.plain[i] is not None:
+            row = data.draw(st.integers(0, len(self.plain[i][0]) - 1))
+            found = self.shelf.match(self.tokens(i, row))
+            self.stores[1 - i].reset()
+            self.plain[1 - i] = None
+            if found:
+                self.stores[1 - i].adopt([found])
+                n = len(found) * self.size
+                self.plain[1 - i] = tuple(
+                    x[row : row + 1, :, :n] for x in self.plain[i]
+                )
+
+    @rule(n=st.integers(1, 4))
+    def evict(self, n):
+        free = self.pool.n_free
+        assert self.pool.n_free == free + self.shelf.evict(n)
+
     @rule(i=st.integers(0, 1))
     def reset(self, i):
         self.stores[i].reset()
@@ -900,8 +1023,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def books_agree(self):
-        """Counts are the references in tables; free is what nobody refers to."""
+        """Counts are the entries of tables and the shelf; free is what nobody names."""
         named = Counter(b for s in self.stores for row in s.tables for b in row)
+        named.update(self.shelf._block_of.values())
         assert books(self.pool) == [named[b] for b in range(14)]
         assert self.pool.n_free == 14 - len(named)
         for store in self.stores:
@@ -911,6 +1035,8 @@ class CacheMachine(RuleBasedStateMachine):
     def teardown(self):
         for store in self.stores:
             store.reset()
+        assert self.pool.n_free == 14 - len(self.shelf)
+        self.shelf.evict(14)
         assert self.pool.n_free == 14
 
 
@@ -970,6 +1096,30 @@ def test_the_context_belongs_to_the_prefix():
         shelf.match([1, 2], context=[7])
 
 
+@pytest.mark.equation("eq-prefix-key")
+@pytest.mark.usefixtures("no_shape_checks")
+def test_a_tensor_as_context_is_its_tokens():
+    """A tensor is hashed by identity: two equal ones would never meet."""
+    pool, shelf = filed()
+    source = torch.tensor([7, 8])
+    shelf.insert([1, 2], pool.allocate(), context=source)
+    assert shelf.match([1, 2], context=source) == [0]
+    assert shelf.match([1, 2], context=source.clone()) == [0]
+    assert shelf.match([1, 2], context=source.int()) == [0]
+    assert shelf.match([1, 2], context=(7, 8)) == [0]
+    assert shelf.match([1, 2], context=torch.tensor([7, 9])) == []
+    for wrong, error in (
+        (torch.tensor([7.0, 8.0]), TypeError),
+        (torch.tensor([[7, 8]]), ValueError),
+        ((source, 3), TypeError),
+        ((1, (2, frozenset({source}))), TypeError),
+    ):
+        for call in (shelf.match, lambda x, **k: shelf.insert(x, pool.allocate(), **k)):
+            with pytest.raises(error, match="context must"):
+                call([1, 2], context=wrong)
+    assert len(shelf) == 1
+
+
 @quick
 @given(data=st.data())
 @pytest.mark.equation("eq-prefix-key")
@@ -1021,14 +1171,24 @@ def test_what_cannot_be_adopted():
     pool, _ = filed()
     blocks = pool.allocate(3)
     store = PagedKVCache(pool)
-    for wrong in ([], [[0], [1, 2]], [[0, 7]], [[0, 99]]):
+    with pytest.raises(ValueError, match="the pool holds none yet"):
+        store.adopt([[0]])  # nobody has written a key
+    other = PagedKVCache(pool)
+    filled(other, 1)
+    other.reset()
+    for wrong in ([], [[0], [1, 2]], [[0, 7]], [[0, 99]], [[0, 0]], [[0, 1], [2, 1]]):
         with pytest.raises(ValueError, match="tables|block"):
             store.adopt(wrong)
         assert len(store) == 0
+        assert store.tables == []
     store.adopt([[]])
     assert len(store) == 0
     assert store.tables == []
     assert [pool.references(b) for b in blocks] == [1, 1, 1]
+    pool.share([1])
+    store.adopt([[0, 1], [2, 1]])  # block 1 for both rows
+    store.reset()
+    assert pool.n_free == 20
 
 
 def test_eviction_takes_the_longest_unused_end_and_nothing_in_use():
@@ -1063,6 +1223,30 @@ def test_a_prefix_that_is_inserted_twice_is_kept_once():
     with pytest.raises(ValueError, match="cannot share block 19: it is free"):
         shelf.insert([8, 8], [19])
     assert len(shelf) == 3
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+def test_a_row_with_something_wrong_is_not_filed_at_all():
+    """Neither the blocks before the wrong one, nor one block for two prefixes."""
+    pool, shelf = filed()
+    one, two, three = pool.allocate(3)
+    shelf.insert([1, 2], [one])
+    before = dict(shelf._block_of), books(pool)
+    for blocks, error, message in (
+        ([two, 19], ValueError, "cannot share block 19: it is free"),
+        ([two, 99], ValueError, "block 99 is not in the pool"),
+        ([two, "3"], TypeError, "block must be an integer"),
+        ([two, two], ValueError, r"for two: \[1\]"),
+        ([two, one], ValueError, r"for two: \[0\]"),
+    ):
+        with pytest.raises(error, match=message):
+            shelf.insert([3, 4, 5, 6], blocks)
+        assert (dict(shelf._block_of), books(pool)) == before
+    with pytest.raises(ValueError, match=r"for two: \[0\]"):
+        shelf.insert([1, 2, 3, 4], [two, one])  # known, but not as the second
+    assert (dict(shelf._block_of), books(pool)) == before
+    shelf.insert([1, 2, 3, 4], [one, three])
+    assert shelf.match([1, 2, 3, 4]) == [one, three]
 
 
 # --- the record of times --------------------------------------------------------------

@@ -424,14 +424,14 @@ def check_paged(query, key_blocks, value_blocks, table, lengths, scale) -> None:
             "key_blocks and value_blocks must be alike but for the width, got shapes "
             f"{tuple(key_blocks.shape)} and {tuple(value_blocks.shape)}"
         )
-    if scale is not None and not isinstance(scale, int | float):
+    if isinstance(scale, bool) or not isinstance(scale, int | float | None):
         raise TypeError(f"scale must be a finite number, got {describe(scale)}")
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale}")
     check_kv_heads(query.shape[1], key_blocks.shape[1])
-    if query.shape[-1] != key_blocks.shape[-1]:
+    if query.shape[-1] != key_blocks.shape[-1] or query.shape[-1] == 0:
         raise ValueError(
-            "query and key_blocks need one width d_k, got "
+            "query and key_blocks need one width d_k of at least 1, got "
             f"{query.shape[-1]} and {key_blocks.shape[-1]}"
         )
     check_integers(table=table, lengths=lengths)
@@ -605,12 +605,16 @@ class BlockTables:
 
         Args:
             tables: for each row its blocks, such as :meth:`PrefixCache.match` returns,
-                with a reference for this cache: it will give them back.
+                with a reference for every time that one is named: this cache will give
+                them back.
 
         Raises:
-            ValueError: if the cache is not empty, rows have unequally many blocks, or a
-                block is not in use.
+            TypeError: if a block is no integer.
+            ValueError: if the cache is not empty, rows have unequally many blocks, a
+                block is not in use or has fewer references than it is named times, or
+                the pool holds no keys yet. Nothing has changed then.
         """
+        tables = [list(blocks) for blocks in tables]
         if len(self) or self._tables:
             raise ValueError(f"cache must be empty, it holds {len(self)} tokens")
         if len({len(blocks) for blocks in tables}) != 1:
@@ -618,13 +622,20 @@ class BlockTables:
                 "tables must be one row of blocks or more, equally many in each, got "
                 f"{[len(blocks) for blocks in tables]} blocks"
             )
-        for block in itertools.chain.from_iterable(tables):
-            if self.allocator.references(block) == 0:
+        named = Counter(itertools.chain.from_iterable(tables))
+        for block, times in named.items():
+            held = self.allocator.references(block)
+            if held < times:
                 raise ValueError(
-                    f"tables must name blocks in use, block {block} is free"
+                    f"tables must name a block at most once for each reference, block "
+                    f"{block} is named {times}× and has {held}"
                 )
+        if named and self.allocator.keys is None:
+            raise ValueError(
+                "tables must name blocks with keys, the pool holds none yet"
+            )
         self._length = len(tables[0]) * self.allocator.block_size
-        self._tables = [list(blocks) for blocks in tables] if self._length else []
+        self._tables = tables if self._length else []
 
     def _gathered(self, pool: Tensor) -> Tensor:
         """What is held, row by row in one tensor."""
@@ -677,9 +688,14 @@ class GrowingTables(BlockTables):
     def check_room(self, n_new: int) -> None:
         """Refuse more tokens than there are free blocks for.
 
+        While the cache is empty, how many rows will come is not known, and nothing is
+        refused: :meth:`PagedKVCache.attend` does, when it sees them.
+
         Raises:
             OutOfBlocks: naming both numbers.
+            TypeError, ValueError: if n_new is not a whole number of at least 0.
         """
+        check_sizes(0, n_new=n_new)
         split, n_columns = self._plan(n_new)
         needed = len(split) + n_columns * len(self._tables)
         if needed > self.allocator.n_free:
@@ -749,7 +765,9 @@ class PagedKVCache(GrowingTables):
     :class:`~aiayn.kv_cache.KVCache`, and in its place: ``DecoderCache(n_layers,
     make=lambda: PagedKVCache(allocator))``. Rows that come from one row share its
     blocks until they are written to. What a call that fails was about to add does not
-    count, and its blocks are free again.
+    count, and the blocks taken for it are free again. That is one attention: a step of
+    several is undone as a whole by ``DecoderCache.crop``, which
+    :class:`~aiayn.transformer.Transformer` calls when its step fails.
 
     Args:
         allocator: whose blocks to use. Give them back with :meth:`reset`.
@@ -777,8 +795,12 @@ class PagedKVCache(GrowingTables):
 
         Raises:
             TypeError, ValueError: if what ``project`` gives does not fit what is held.
-            OutOfBlocks: if the pool has not blocks enough. In either case the cache and
-                the pool stay as they were.
+            OutOfBlocks: if the pool has not blocks enough.
+
+        After these and any other error the cache holds the tokens that it held, in the
+        same blocks, and every block has the references that it had. What may have
+        changed is what nobody refers to: free slots, and memory that is made with the
+        first keys, or anew for another kind while no block is in use.
         """
         key, value = project()
         past = len(self)
@@ -871,10 +893,15 @@ class PrefixCache:
 
         Args:
             tokens: of a sequence. Leave out the last one: its query is still to come.
-            context: what else keys and values depend on, such as the source.
+            context: what else keys and values depend on, such as the source. It is
+                compared by value: a tuple of tokens, or a tensor (length,) of them,
+                which means the same.
 
         Raises:
-            TypeError: if tokens are no integers, or the context cannot be hashed.
+            TypeError: if tokens are no integers, or the context cannot be hashed or
+                compared by value, as tensors within a tuple cannot.
+            ValueError: if tokens, or a tensor as context, have another number of axes
+                than one.
         """
         found, before = [], self._start(context)
         for whole in self._whole_blocks(tokens):
@@ -900,22 +927,37 @@ class PrefixCache:
             blocks: those of the tokens, in order; a tail that is not full is left out.
 
         Raises:
-            TypeError: if tokens are no integers, or the context cannot be hashed.
-            ValueError: if there are fewer blocks than full ones, or one is free.
+            TypeError: as :meth:`match`, or if a block is no integer.
+            ValueError: as :meth:`match`, or if there are fewer blocks than full ones,
+                one to be filed is free, or one would stand for two prefixes. Nothing
+                has changed then.
         """
-        pieces = self._whole_blocks(tokens)
+        pieces, blocks = self._whole_blocks(tokens), list(blocks)
         if len(pieces) > len(blocks):
             raise ValueError(
                 f"blocks must be the {len(pieces)} that the tokens fill, "
                 f"got {len(blocks)}"
             )
-        before = self._start(context)
+        before, fresh = self._start(context), {}
         for whole, block in zip(pieces, blocks):
-            file = before, whole
-            if file not in self._block_of:
-                self.allocator.share([block])
-                self._block_of[file] = block
-            before = self._block_of[file]
+            if (before, whole) not in self._block_of:
+                fresh[before, whole] = block
+            before = self._block_of.get((before, whole), block)
+        self._check_once(blocks[: len(pieces)], list(fresh.values()))
+        self.allocator.share(list(fresh.values()))
+        self._block_of |= fresh
+
+    def _check_once(self, blocks: list[int], fresh: list[int]) -> None:
+        """Refuse a block that would stand for two prefixes."""
+        for block in blocks:
+            self.allocator.references(block)  # that it is one of the pool
+        twice = set(fresh) & set(self._block_of.values())
+        twice |= {block for block, times in Counter(blocks).items() if times > 1}
+        if twice:
+            raise ValueError(
+                "blocks must stand for one prefix each, these would for two: "
+                f"{sorted(twice)}"
+            )
 
     def evict(self, n: int) -> int:
         """Give up to n blocks back that nobody else refers to, longest unused first.
@@ -941,14 +983,28 @@ class PrefixCache:
 
     def _start(self, context: Hashable) -> tuple:
         """What stands in the place of a block before the first."""
+        if isinstance(context, Tensor):  # it would be hashed by identity
+            check_integers(context=context)
+            if context.dim() != 1:
+                raise ValueError(
+                    f"context must be one sequence, got {describe(context)}"
+                )
+            context = tuple(context.tolist())
         try:
+            if self._holds_tensor(context):
+                raise TypeError
             hash(context)
         except TypeError:
             raise TypeError(
-                "context must be something that can be hashed, such as a tuple of "
-                f"tokens, got {describe(context)}"
+                "context must be something that can be hashed and compared by value, "
+                f"such as a tuple of tokens, got {describe(context)}"
             ) from None
         return "start", context
+
+    def _holds_tensor(self, context: Hashable) -> bool:
+        if isinstance(context, tuple | frozenset):
+            return any(map(self._holds_tensor, context))
+        return isinstance(context, Tensor)
 
     def _whole_blocks(self, tokens: Tensor | Sequence[int]) -> list[tuple[int, ...]]:
         """The tokens of each block that they fill."""

@@ -199,6 +199,44 @@ FAULTS = {
         "if block not in followed and", "if",
         "test_eviction_takes_the_longest_unused_end_and_nothing_in_use",
     ),
+    "filed before all is checked": Fault(
+        "                fresh[before, whole] = block\n",
+        "                self.allocator.share([block])\n"
+        "                self._block_of[before, whole] = block\n",
+        "test_a_row_with_something_wrong_is_not_filed_at_all",
+    ),
+    "one block for two prefixes": Fault(
+        "        if twice:\n", "        if False:\n",
+        "test_a_row_with_something_wrong_is_not_filed_at_all",
+    ),
+    "one block on file for another prefix": Fault(
+        "twice = set(fresh) & set(self._block_of.values())", "twice = set()",
+        "test_a_row_with_something_wrong_is_not_filed_at_all",
+    ),
+    "a tensor is looked up by identity": Fault(
+        "if isinstance(context, Tensor):  # it would", "if False:  #",
+        "test_a_tensor_as_context_is_its_tokens",
+    ),
+    "a tensor within a tuple": Fault(
+        "if self._holds_tensor(context):", "if isinstance(context, Tensor):",
+        "test_a_tensor_as_context_is_its_tokens",
+    ),
+    "adopted more often than referred to": Fault(
+        "            if held < times:\n", "            if held < 1:\n",
+        "test_what_cannot_be_adopted",
+    ),
+    "adopted before there are keys": Fault(
+        "if named and self.allocator.keys is None:", "if False:",
+        "test_what_cannot_be_adopted",
+    ),
+    "True for a scale": Fault(
+        "if isinstance(scale, bool) or not isinstance", "if not isinstance",
+        "test_a_scale_is_a_number_and_a_width_is_none_without_columns",
+    ),
+    "no width": Fault(
+        " or query.shape[-1] == 0:", ":",
+        "test_a_scale_is_a_number_and_a_width_is_none_without_columns",
+    ),
     "evicted though in use": Fault(
         "and self.allocator.references(block) == 1:", "and True:",
         "test_eviction_takes_the_longest_unused_end_and_nothing_in_use",
