@@ -2,6 +2,7 @@
 
     python benchmarks/flash.py            measure and store (chapter 11)
     python benchmarks/flash.py --quick    a few lengths, nothing stored
+    python benchmarks/flash.py --lengths  store the lengths, not the sweep
 
 Eight heads of width 64, one sequence, float32: forward, and forward with backward.
 Beside each time stands the peak memory of a call, as torch's profiler saw it. Forward,
@@ -20,7 +21,7 @@ from measure import record, store  # sets the environment, so before torch
 # isort: split
 import torch
 
-from aiayn import attention, causal_mask, flash_attention, fused_attention
+from aiayn import attention, flash_attention, fused_attention
 
 N_HEADS, D_K = 8, 64
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
@@ -64,21 +65,32 @@ def call(attend, inputs, *, backward: bool, causal: bool) -> Callable[[], object
 
 
 def equation_in_place(inputs, *, causal: bool) -> Callable[[], torch.Tensor]:
-    """The equation with its matrices, and the mask, made once for all calls."""
+    """The steps of `attention`, each into memory that was made once for all calls."""
     query, key, value = inputs
     n, d_k = query.shape[-2:]
     scores, weights = torch.empty(2, *query.shape[:-1], n).unbind()
-    output = torch.empty_like(value)
-    hidden = ~causal_mask(n) if causal else None
+    allowed, hidden = torch.empty(2, n, n, dtype=torch.bool).unbind()
+    blind = torch.empty(n, 1, dtype=torch.bool)
+    output, place = torch.empty_like(value), torch.arange(n)
 
-    def run():
+    def plain():
         torch.matmul(query * d_k**-0.5, key.mT, out=scores)
-        if hidden is not None:
-            scores.masked_fill_(hidden, -torch.inf)
         torch.softmax(scores, dim=-1, out=weights)
         return torch.matmul(weights, value, out=output)
 
-    return run
+    def masked():
+        torch.matmul(query * d_k**-0.5, key.mT, out=scores)
+        torch.le(place, place.unsqueeze(-1), out=allowed)
+        torch.any(allowed, dim=-1, keepdim=True, out=blind)
+        torch.logical_not(blind, out=blind)
+        torch.logical_or(allowed, blind, out=hidden)
+        torch.logical_not(hidden, out=hidden)
+        weights.copy_(scores).masked_fill_(hidden, -torch.inf)
+        torch.softmax(weights, dim=-1, out=scores)
+        weights.copy_(scores).masked_fill_(blind, 0.0)
+        return torch.matmul(weights, value, out=output)
+
+    return masked if causal else plain
 
 
 def cases(lengths=LENGTHS) -> Iterator[tuple[dict, dict]]:
@@ -130,7 +142,9 @@ def tile_cases(n=SWEEP, queries=QUERIES, keys=KEYS) -> Iterator[tuple[dict, dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="try it; store nothing")
-    quick = parser.parse_args().quick
+    parser.add_argument("--lengths", action="store_true", help="leave the sweep out")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     common = {"n_heads": N_HEADS, "d_k": D_K}
     title = f"Attention of {N_HEADS} heads of width {D_K}, float32"
     times = {"title": f"{title}.", "base": "tiles", **common}
@@ -144,6 +158,8 @@ def main() -> None:
             record(sweep, tile_cases(512, (64,), (64, 512)), turns=3)
         return
     store("flash_times", record(times, cases(), turns=9))
+    if arguments.lengths:
+        return
     with torch.no_grad():
         store("flash_tile_times", record(sweep, tile_cases(), turns=7))
 

@@ -31,6 +31,7 @@ from aiayn import (
 )
 from aiayn.flash import (
     FlashAttention,
+    cut,
     empty_part,
     flash_backward,
     flash_forward,
@@ -93,7 +94,7 @@ def test_a_part_of_all_keys_is_attention(kind):
 
 @pytest.mark.equation("eq-merged-parts")
 def test_parts_are_not_averaged():
-    """flashinfer#4401: scores 1, 2 in one part and 3 in another; 3.905692, no mean."""
+    """sglang#35045: scores 1, 2 in one part and 3 in another; 3.905692, no mean."""
     query = torch.ones(1, 1, dtype=torch.float64)
     key = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)
     value = torch.tensor([[1.0], [2.0], [5.0]], dtype=torch.float64)
@@ -123,6 +124,7 @@ def test_merging_is_associative_and_commutative(dtype):
 
 @pytest.mark.equation("res-merge-monoid")
 def test_the_part_of_no_key_changes_nothing():
+    """flashinfer#4051: two empty parts make an empty one, and no NaN."""
     """Bit for bit, from either side, and with itself; its attention is 0."""
     (part,) = some_parts(1)
     query, value = normal(2, 4), normal(0, 3)
@@ -274,8 +276,12 @@ def test_tiles_cover_what_may_be_seen_once(causal):
     ):
         allowed = causal_mask(n_queries, n_keys) if causal else None
         seen = torch.zeros(n_queries, n_keys, dtype=torch.long)
-        for start in range(0, n_queries, n_rows):
-            rows = slice(start, min(start + n_rows, n_queries))
+        pieces = list(cut(0, n_queries, n_rows))
+        assert len(pieces) == math.ceil(n_queries / n_rows)
+        assert [i for p in pieces for i in range(p.start, p.stop)] == [
+            *range(n_queries)
+        ]
+        for rows in pieces:
             tiles = list(key_tiles(rows, n_queries, n_keys, size, causal))
             for keys, on_edge in tiles:
                 assert 0 <= keys.start < keys.stop <= n_keys
@@ -293,10 +299,10 @@ def test_tiles_cover_what_may_be_seen_once(causal):
 
 
 @pytest.mark.equation("eq-tiled-attention")
-@pytest.mark.parametrize("block_size", BLOCKS, ids=str)
+@pytest.mark.parametrize("block_size", [*range(1, 11), (2, 3), (4, 1), (3, 9)], ids=str)
 @pytest.mark.parametrize("causal", [False, True], ids=["", "causal"])
 def test_every_length_and_block_equals_the_equation(block_size, causal):
-    """triton#409, jax#27224, tiny-flash-attention#12: the tail of a block.
+    """flashinfer#5090, jax#27224, tiny-flash-attention#12: the tail of a block.
 
     Lengths 1 to 9 on either side, against an implementation without tiles.
     """
@@ -455,6 +461,38 @@ def test_gradients_in_every_dtype(dtype):
         assert_same(x.grad.double(), y.grad, 16 * torch.finfo(dtype).eps)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_halves_are_summed_in_float32(dtype):
+    """4,096 ones, and the masses of 70,000 keys, are no numbers of half precision."""
+    query, key = torch.zeros(4096, 4, dtype=dtype), torch.zeros(1, 4, dtype=dtype)
+    value = torch.ones(1, 1, dtype=dtype, requires_grad=True)
+    flash_attention(query, key, value, block_size=1).sum().backward()
+    assert value.grad.item() == 4096.0
+    many = torch.ones(70_000, 1, dtype=dtype, requires_grad=True)
+    flash_attention(query[:1], key.expand(70_000, 4), many).sum().backward()
+    assert many.grad.min().item() == pytest.approx(1 / 70_000, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_the_scale_is_not_rounded_to_half_precision(dtype):
+    """A scale half way between two numbers of that type, and a small weight."""
+    eps = torch.finfo(dtype).eps
+    scale, query = 1 + eps / 2, torch.ones(1, 1, dtype=dtype)
+    key = torch.tensor([[9.0], [0.0]], dtype=dtype)
+    value = torch.tensor([[0.0], [1.0]], dtype=dtype)
+    mixed = flash_attention(query, key, value, scale=scale, block_size=1)
+    assert mixed.item() == pytest.approx(1 / (1 + math.exp(9 * scale)), rel=eps)
+    part = partial_attention(query, key, value, scale=scale)
+    assert part.maximum.item() == pytest.approx(9 * scale, rel=1e-6)
+
+
+def test_a_scale_of_zero_is_a_scale():
+    query, key, value = normal(2, 3), normal(4, 3, seed=1), normal(4, 2, seed=2)
+    part = partial_attention(query, key, value, scale=0.0)
+    assert_same(part.normalise(), value.mean(0).expand(2, 2), 1e-12)
+    assert_same(flash_attention(query, key, value, scale=0.0), part.normalise(), 1e-12)
+
+
 def test_a_second_derivative_is_refused():
     """Better than a wrong one: what is kept of a row is taken for a constant."""
     inputs = [normal(4, 3, seed=s).requires_grad_() for s in range(3)]
@@ -522,8 +560,10 @@ def test_autocast_changes_nothing_inside(dtype):
     with torch.autocast("cpu", dtype=dtype):
         mixed = attend(*inputs)
         found = torch.autograd.grad(mixed.sin().sum(), inputs)
+        part = partial_attention(*inputs)
     assert torch.equal(mixed, expected)
     assert all(map(torch.equal, found, gradients))
+    assert all(map(torch.equal, part, partial_attention(*inputs)))
     model = small_model(attend=attend, dtype=torch.float32)
     source, target = padded([[3, 4, 5, 2], [6, 2], []]), padded([[1, 9, 4], [1, 3], []])
     exact = plain_logits(model, source, target)

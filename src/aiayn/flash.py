@@ -166,7 +166,9 @@ def partial_attention(
             :func:`~aiayn.scaled_dot_product.attention`. A mask is for these keys.
 
     Returns:
-        The part, in float32 if the inputs are of half precision.
+        The part, in float32 if the inputs are of half precision. The maximum is a
+        constant to autograd: differentiate ``normalise()``, or ``maximum +
+        denominator.log()``, and no field alone.
 
     Raises:
         TypeError, ValueError: as :func:`~aiayn.scaled_dot_product.attention`.
@@ -301,7 +303,8 @@ def tile_mask(mask, rows: slice, keys: slice, on_edge: bool, device):
 def flash_forward(query, key, value, mask, causal, scale, block_size):
     """Output, maximum and denominator of every query, by :eq:`eq-tiled-attention`.
 
-    No tensor made here has more than a tile of scores, or a row for each query.
+    No tensor made here has more than a tile of scores, its keys and values, or a row
+    for each query.
     """
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     output = value.new_empty(*query.shape[:-1], value.shape[-1])
@@ -343,16 +346,16 @@ def flash_backward(
             )
             q = q * scale
             shift = finite_shift(maximum[..., rows]).unsqueeze(-1)
-            d_mean = d_out / over_zero(denominator[..., rows]).unsqueeze(-1)
-            dots = (d_mean * out).sum(dim=-1, keepdim=True)
+            d_sums = d_out / over_zero(denominator[..., rows]).unsqueeze(-1)
+            dots = (d_sums * out).sum(dim=-1, keepdim=True)
             for keys, on_edge in key_tiles(
                 rows, n_queries, n_keys, block_size[1], causal
             ):
                 k, v = for_sums(key[..., keys, :], value[..., keys, :])
                 hidden = tile_mask(mask, rows, keys, on_edge, query.device)
                 masses = tile_scores(q, k, hidden).sub_(shift).exp_()
-                d_scores = (d_mean @ v.mT).sub_(dots).mul_(masses)
-                d_value[..., keys, :] += masses.mT @ d_mean
+                d_scores = (d_sums @ v.mT).sub_(dots).mul_(masses)
+                d_value[..., keys, :] += masses.mT @ d_sums
                 d_query[..., rows, :] += d_scores @ (k * scale)
                 d_key[..., keys, :] += d_scores.mT @ q
     return tuple(d.to(query.dtype) for d in (d_query, d_key, d_value))
@@ -386,7 +389,7 @@ class FlashAttention(torch.autograd.Function):
     def backward(ctx, upstream, *_):
         """Gradients to query, key and value."""
         gradients = FlashGradient.apply(upstream, *ctx.saved_tensors, *ctx.options)
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None  # for mask, flag, scale, block_size
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
@@ -433,7 +436,8 @@ def flash_attention(
 
     Computes :eq:`eq-attention` by :eq:`eq-tiled-attention` and its gradients by
     :eq:`eq-tiled-gradients`, in memory that grows with n_queries + n_keys. Sums are
-    made in float32 if the inputs are of half precision.
+    made in float32 if the inputs are of half precision; autocast does not reach inside,
+    float32 stays float32. A score of −∞ hides its key, also one that overflowed.
 
     Args:
         query, key, value, mask, causal, scale: as in

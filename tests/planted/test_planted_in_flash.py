@@ -44,8 +44,8 @@ ROWS_OF = "rows_of = rows if mask.shape[-2] > 1 else slice(None)"
 KEYS_OF = "keys_of = keys if mask.shape[-1] > 1 else slice(None)"
 BOTH = "return allowed if mask is None else mask & allowed"
 MORE = "part = merge_partial_attention(part, part_of_tile(q, k, v, hidden))"
-DOTS = "dots = (d_mean * out).sum(dim=-1, keepdim=True)"
-MEAN = "d_mean = d_out / over_zero(denominator[..., rows]).unsqueeze(-1)"
+DOTS = "dots = (d_sums * out).sum(dim=-1, keepdim=True)"
+MEAN = "d_sums = d_out / over_zero(denominator[..., rows]).unsqueeze(-1)"
 HALF = "return tuple(x.float() if x.dtype in halves else x for x in tensors)"
 KEPT = "ctx.save_for_backward(*tensors, *output)"
 MAPPED = "else x.movedim(axis, 0)"
@@ -142,7 +142,7 @@ FAULTS = {
         "test_every_length_and_block_equals_the_equation", TALL,
     ),
     "D left out": Fault(
-        DOTS, "dots = 0 * (d_mean * out).sum(dim=-1, keepdim=True)",
+        DOTS, "dots = 0 * (d_sums * out).sum(dim=-1, keepdim=True)",
         "test_gradients_equal_those_of_the_equation", FREE,
     ),
     "D not divided": Fault(
@@ -150,11 +150,11 @@ FAULTS = {
         "test_gradients_equal_those_of_the_equation", FREE,
     ),
     "weights without their denominator": Fault(
-        MEAN, "d_mean = d_out",
+        MEAN, "d_sums = d_out",
         "test_gradients_equal_those_of_the_equation", FREE,
     ),
     "the denominator of nothing": Fault(
-        MEAN, "d_mean = d_out / denominator[..., rows].unsqueeze(-1)",
+        MEAN, "d_sums = d_out / denominator[..., rows].unsqueeze(-1)",
         "test_gradients_equal_those_of_the_equation", KINDLY,
     ),
     "the query's gradient unscaled": Fault(
