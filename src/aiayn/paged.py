@@ -858,7 +858,7 @@ class PagedKVCache(GrowingTables):
         return attend_blocks(query, *pool, self._tables, len(self), mask, causal=causal)
 
 
-# %% ../../notebooks/12_paged.ipynb #12-051
+# %% ../../notebooks/12_paged.ipynb #12-053
 class PrefixCache:
     """Blocks whose tokens are known, to be found by the sequences that begin alike.
 

@@ -395,7 +395,8 @@ def test_chapter_11_shows_one_query_reading_its_keys(figure):
     orders = {"left to right": range(12), "right to left": range(11, -1, -1)}
     seen = set()
     for state, shown in figure_walk.walk(element, data, most=20, few=20):
-        words, bars, masses, numbers = shown
+        words, bars, seen_values, masses, numbers = shown
+        near(columns(seen_values), values)
         tiles, order, hide = settings(data, state)
         hidden = {0, 1, 2} if hide == "on" else set()
         tiles = int(tiles)
