@@ -1,0 +1,167 @@
+"""Two real processes against one: gloo on the CPU, the same global batches.
+
+Each process reads the rows ``rank::2`` of every batch. The loss of an update, and with
+it every weight, has to be what one process makes of the whole batch, however the tokens
+are spread over the rows.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import padded, seeded, small_model
+
+import aiayn
+from aiayn.training import train
+
+LENGTHS = {  # of the sequences of a batch, row by row
+    "even": (5, 5, 5, 5, 5, 5),
+    "uneven rows": (3, 9, 1, 4, 7, 2, 6),
+    "one process has nearly all tokens": (1, 12, 1, 12, 1, 12),
+    "more rows in one process": (4, 3, 8),
+}
+CASES = [(name, accumulate) for name in LENGTHS for accumulate in (1, 3)]
+UPDATES = 4
+
+
+def batches(name: str, *, rank: int = 0, processes: int = 1):
+    """Pairs (source, target) without end; a process gets its rows of each."""
+    generator = seeded(7)
+    while True:
+        rows = [
+            torch.randint(3, 11, (n,), generator=generator).tolist()
+            for n in LENGTHS[name]
+        ]
+        source = padded([[*row, aiayn.EOS] for row in rows])
+        target = padded([[aiayn.BOS, *row, aiayn.EOS] for row in rows])
+        mine = slice(rank, None, processes)
+        yield source[mine], target[mine]
+
+
+def run(name: str, accumulate: int, accelerator=None):
+    """Losses and weights of a short run in float64, on one process or on all."""
+    model = small_model(seed=3, dropout=0.0).train()
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    schedule = aiayn.NoamSchedule(optimizer, 16, warmup=4)
+    here = {}
+    if accelerator is not None:
+        here = {"rank": accelerator.process_index, "processes": 2}
+        model, optimizer = accelerator.prepare(model, optimizer)
+    losses = train(
+        model,
+        islice(batches(name, **here), UPDATES * accumulate - accumulate // 2),
+        optimizer=optimizer,
+        schedule=schedule,
+        accumulate=accumulate,
+        accelerator=accelerator,
+    )
+    plain = model if accelerator is None else accelerator.unwrap_model(model)
+    return losses, {k: v.detach().clone() for k, v in plain.state_dict().items()}
+
+
+def run_sharded(accelerator) -> dict | None:
+    """The first case, with FSDP: each process holds a half of every parameter."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:
+        return None
+
+    model = small_model(seed=3, dropout=0.0).train()
+    whole = sum(parameter.numel() for parameter in model.parameters())
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in model.modules():
+        if isinstance(layer, aiayn.EncoderLayer | aiayn.DecoderLayer):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    losses = train(
+        model,
+        islice(batches("even", rank=accelerator.process_index, processes=2), UPDATES),
+        optimizer=optimizer,
+        schedule=aiayn.NoamSchedule(optimizer, 16, warmup=4),
+        accelerator=accelerator,
+    )
+    held = {
+        "parameters": list(model.parameters()),
+        "gradients": [parameter.grad for parameter in model.parameters()],
+        "moments": [
+            state[name]
+            for state in optimizer.state.values()
+            for name in ("exp_avg", "exp_avg_sq")
+        ],
+    }
+    shares = {
+        name: sum(tensor.to_local().numel() for tensor in tensors) / whole
+        for name, tensors in held.items()
+    }
+    return {"losses": losses, "shares": shares}
+
+
+def worker(rank: int, port: int, folder: str) -> None:
+    """What each of the two processes does: all cases, one after the other."""
+    from accelerate import Accelerator
+
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.num_processes == 2
+    found = {case: run(*case, accelerator) for case in CASES}
+    found["sharded"] = run_sharded(accelerator)
+    torch.save(found, Path(folder) / f"{rank}.pt")
+    accelerator.end_training()
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory) -> tuple[dict, dict]:
+    """What each process found, in all cases."""
+    folder = tmp_path_factory.mktemp("two")
+    torch.multiprocessing.spawn(worker, (free_port(), str(folder)), nprocs=2)
+    return tuple(torch.load(folder / f"{rank}.pt") for rank in range(2))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]}")
+def test_two_processes_train_as_one_does(two_processes, case):
+    losses, weights = run(*case)
+    assert len(losses) == UPDATES
+    assert len(set(losses)) == UPDATES
+    for found, theirs in (process[case] for process in two_processes):
+        assert found == pytest.approx(losses, rel=0, abs=1e-10)
+        for name, weight in weights.items():  # where a gradient is 0 but for rounding,
+            # as for a key's bias, Adam with its ε of 1e-9 makes the rounding larger
+            torch.testing.assert_close(theirs[name], weight, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}, {case[1]}")
+def test_both_have_the_same_weights(two_processes, case):
+    (losses, weights), (others, theirs) = (process[case] for process in two_processes)
+    assert losses == others
+    for name, weight in weights.items():
+        assert torch.equal(weight, theirs[name]), name
+
+
+def test_sharding_halves_what_a_process_holds(two_processes):
+    """FSDP: parameters, gradients and both moments are split; the losses are the same."""
+    if two_processes[0]["sharded"] is None:
+        pytest.skip("torch before 2.6 has no torch.distributed.fsdp.fully_shard")
+    losses, _ = run("even", 1)
+    for found in (process["sharded"] for process in two_processes):
+        assert found["losses"] == pytest.approx(losses, rel=0, abs=1e-10)
+        assert found["shares"]["parameters"] == pytest.approx(0.5, abs=0.01)
+        assert found["shares"]["gradients"] == pytest.approx(0.5, abs=0.01)
+        assert found["shares"]["moments"] == pytest.approx(1.0, abs=0.01)  # of two
