@@ -2,7 +2,7 @@
 """The training recipe.
 
 A Transformer is trained by one loss, one optimiser and one schedule of the learning
-rate, in one short loop.
+rate, in one short loop whose state can be saved and taken up again exactly.
 """
 
 # %% auto #0
@@ -19,18 +19,20 @@ __all__ = [
     "check_pairs",
     "cut_by_tokens",
     "TokenBatches",
+    "tokens_that_count",
+    "OneProcess",
+    "add_gradients",
     "check_batch",
     "unwrapped",
     "check_accelerator",
     "refuse_non_finite",
-    "OneProcess",
-    "tokens_that_count",
-    "add_gradients",
     "train",
     "pack",
     "unpack",
     "write_whole",
     "GlobalGenerators",
+    "check_path",
+    "check_parts",
     "stored_once",
     "refuse_non_finite_weights",
     "parameter_names",
@@ -85,7 +87,12 @@ from aiayn.tokens import (
     check_token_roles,
     describe,
 )
-from .transformer import Transformer, TransformerConfig, plain_names
+from aiayn.transformer import (
+    Transformer,
+    TransformerConfig,
+    check_config,
+    plain_names,
+)
 
 
 # %% ../../notebooks/13_training.ipynb #13-009
@@ -96,9 +103,11 @@ def check_loss_settings(smoothing, pad_id) -> None:
         raise TypeError(f"pad_id must be an integer token id, got {pad_id!r}")
 
 
-def check_loss_inputs(logits, targets, smoothing, pad_id) -> None:
+def check_loss_inputs(logits, targets, smoothing, pad_id, count) -> None:
     """Refuse what :func:`label_smoothed_loss` cannot mean, naming the argument."""
     check_loss_settings(smoothing, pad_id)
+    if count is not None and not isinstance(count, Tensor):
+        check_sizes(count=count)
     check_integers(targets=targets)
     check_representable(targets, pad_id=pad_id)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -140,7 +149,7 @@ def label_smoothed_loss(
             None.
         ValueError: if smoothing is outside [0, 1] or the shapes do not fit.
     """
-    check_loss_inputs(logits, targets, smoothing, pad_id)
+    check_loss_inputs(logits, targets, smoothing, pad_id, count)
     exact = torch.promote_types(logits.dtype, torch.float32)
     counts = targets != pad_id
     logits = logits.masked_fill(~counts.unsqueeze(-1), 0.0)  # whatever stands there
@@ -178,7 +187,7 @@ def teacher_forcing(
     return target[:, :-1], target[:, 1:]
 
 
-# %% ../../notebooks/13_training.ipynb #13-021
+# %% ../../notebooks/13_training.ipynb #13-023
 def noam_rate(
     step: int, d_model: int, warmup: int = 4000, factor: float | int = 1.0
 ) -> float:
@@ -205,14 +214,14 @@ def noam_rate(
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-# %% ../../notebooks/13_training.ipynb #13-023
+# %% ../../notebooks/13_training.ipynb #13-025
 def check_optimizer(optimizer) -> None:
     """Refuse what is not an optimiser of torch."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be one of torch's, got {describe(optimizer)}")
 
 
-# %% ../../notebooks/13_training.ipynb #13-024
+# %% ../../notebooks/13_training.ipynb #13-026
 class NoamSchedule(torch.optim.lr_scheduler.LRScheduler):
     """Gives update number s of an optimiser the rate of :eq:`eq-noam-rate`.
 
@@ -247,7 +256,7 @@ class NoamSchedule(torch.optim.lr_scheduler.LRScheduler):
         super().load_state_dict(state_dict)
 
 
-# %% ../../notebooks/13_training.ipynb #13-028
+# %% ../../notebooks/13_training.ipynb #13-032
 def check_pairs(pairs, max_tokens: int, pad_id: int) -> None:
     """Refuse pairs that no batch can hold, naming the first."""
     if len(pairs) == 0:
@@ -267,7 +276,7 @@ def check_pairs(pairs, max_tokens: int, pad_id: int) -> None:
                 raise ValueError(f"the {name} of pairs[{i}] holds pad_id={pad_id}")
 
 
-# %% ../../notebooks/13_training.ipynb #13-029
+# %% ../../notebooks/13_training.ipynb #13-034
 def cut_by_tokens(
     lengths: Sequence[tuple[int, int]], order: Sequence[int], max_tokens: int
 ) -> list[list[int]]:
@@ -290,19 +299,20 @@ def cut_by_tokens(
     return batches
 
 
-# %% ../../notebooks/13_training.ipynb #13-030
+# %% ../../notebooks/13_training.ipynb #13-036
 class TokenBatches:
     """Batches of pairs of similar length, with at most so many tokens on either side.
 
-    Endless: each time round, all pairs in a new random order; pools of neighbours in it
-    are sorted by length and cut into batches, which come in random order.
+    Endless: each time round, all pairs in a new random order, sorted by length in
+    pools, cut into batches; and these in random order.
 
     Args:
         pairs: source tokens, and target tokens from BOS to EOS, of each pair.
         max_tokens: most places, padding included, in the sources of a batch, and in
             its targets.
         generator: decides on every order; it must serve nothing else.
-        pool: how many pairs are sorted together; 1 sorts none.
+        pool: how many pairs, neighbours in the random order, are sorted by length; 1
+            sorts none.
         pad_id: fills up shorter rows.
 
     Raises:
@@ -323,7 +333,9 @@ class TokenBatches:
         check_token_roles(pad_id=pad_id)
         check_pairs(pairs, max_tokens, pad_id)
         if not isinstance(generator, torch.Generator):
-            raise TypeError(f"generator must be a generator, got {describe(generator)}")
+            raise TypeError(
+                f"generator must be a torch.Generator, got {describe(generator)}"
+            )
         self.pairs, self.max_tokens, self.pool = pairs, max_tokens, pool
         self.generator, self.pad_id = generator, pad_id
         self.round_began: Tensor | None = None  # the generator's state at that time
@@ -337,14 +349,15 @@ class TokenBatches:
 
     def begin_round(self) -> None:
         """Decide which pairs form a batch, and the order of the batches."""
-        self.round_began, self.plan, self.done = self.generator.get_state(), [], 0
+        self.round_began, self.done = self.generator.get_state(), 0
         lengths = [(len(source), len(target)) for source, target in self.pairs]
         order = self.shuffled(list(range(len(self.pairs))))
         for first in range(0, len(order), self.pool):
             pool = order[first : first + self.pool]
-            if self.pool > 1:
-                pool.sort(key=lambda i: (max(lengths[i]), lengths[i]))
-            self.plan += cut_by_tokens(lengths, pool, self.max_tokens)
+            falling = first // self.pool % 2 == 1  # so that pools meet at like lengths
+            pool.sort(key=lambda i: (max(lengths[i]), lengths[i]), reverse=falling)
+            order[first : first + self.pool] = pool
+        self.plan = cut_by_tokens(lengths, order, self.max_tokens)
         self.plan = self.shuffled(self.plan)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -375,10 +388,14 @@ class TokenBatches:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where another stood, if it had as many pairs and these settings."""
-        for name, mine in self.state_dict().items():
-            theirs = state_dict[name]
-            if isinstance(mine, int) and name != "done" and mine != theirs:
-                raise ValueError(f"the state is of {name}={theirs}, not {name}={mine}")
+        own = self.state_dict()
+        if lacking := sorted(set(own) - set(state_dict)):
+            raise ValueError(f"the state lacks {', '.join(lacking)}")
+        for name in ("pairs", "max_tokens", "pool"):
+            if own[name] != state_dict[name]:
+                raise ValueError(
+                    f"the state is of {name}={state_dict[name]}, not {name}={own[name]}"
+                )
         if state_dict["round_began"] is not None:
             self.generator.set_state(state_dict["round_began"])
             self.begin_round()
@@ -386,42 +403,16 @@ class TokenBatches:
         self.generator.set_state(state_dict["generator"])
 
 
-# %% ../../notebooks/13_training.ipynb #13-032
-def check_batch(model: nn.Module, source, target, optimizer) -> None:
-    """Refuse tokens outside the vocabulary and a learning rate that is no number."""
-    check_model_tokens(unwrapped(model), source=source, target=target)
-    for group in optimizer.param_groups:
-        if not math.isfinite(group["lr"]):
-            raise ValueError(f"learning rate must be finite, got {group['lr']}")
+# %% ../../notebooks/13_training.ipynb #13-040
+def tokens_that_count(
+    group: Sequence[tuple[Tensor, Tensor]], pad_id: int = PAD
+) -> Int[Tensor, ""]:
+    """How many labels of some batches are no padding."""
+    labels = [teacher_forcing(target)[1] for _, target in group]
+    return torch.stack([(label != pad_id).sum() for label in labels]).sum()
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside the wrapper that shares its gradients among processes."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
-
-
-def check_accelerator(accelerator, accumulate: int) -> None:
-    """Refuse a number of batches that is none, and an accelerator that divides too."""
-    check_sizes(accumulate=accumulate)
-    divided = getattr(accelerator, "gradient_accumulation_steps", 1)
-    if divided != 1:
-        raise ValueError(
-            f"accelerator divides by gradient_accumulation_steps={divided}: leave it "
-            "at 1 and pass accumulate, which weighs tokens"
-        )
-
-
-# %% ../../notebooks/13_training.ipynb #13-033
-def refuse_non_finite(step: int, what: str, number: float) -> None:
-    """Stop at a NaN or infinite loss or gradient, before it reaches a parameter."""
-    if not math.isfinite(number):
-        raise FloatingPointError(
-            f"the {what} of update {step} is {number}: lower the learning rate or look "
-            "at the data; the parameters were left as they are"
-        )
-
-
-# %% ../../notebooks/13_training.ipynb #13-034
+# %% ../../notebooks/13_training.ipynb #13-042
 class OneProcess:
     """What the loop asks of an accelerator, where there is one process and no scaling.
 
@@ -452,15 +443,7 @@ class OneProcess:
         return nn.utils.clip_grad_norm_(parameters, max_norm)
 
 
-# %% ../../notebooks/13_training.ipynb #13-035
-def tokens_that_count(
-    group: Sequence[tuple[Tensor, Tensor]], pad_id: int = PAD
-) -> Int[Tensor, ""]:
-    """How many labels of some batches are no padding."""
-    labels = [teacher_forcing(target)[1] for _, target in group]
-    return torch.stack([(label != pad_id).sum() for label in labels]).sum()
-
-
+# %% ../../notebooks/13_training.ipynb #13-043
 def add_gradients(
     model: nn.Module,
     group: Sequence[tuple[Tensor, Tensor]],
@@ -493,7 +476,49 @@ def add_gradients(
     return machine.reduce(total)
 
 
-# %% ../../notebooks/13_training.ipynb #13-036
+# %% ../../notebooks/13_training.ipynb #13-047
+def check_batch(model: nn.Module, source, target, optimizer) -> None:
+    """Refuse tokens outside the vocabulary, no targets, a rate that is no number."""
+    check_model_tokens(unwrapped(model), source=source, target=target)
+    teacher_forcing(target)
+    for group in optimizer.param_groups:
+        if not math.isfinite(group["lr"]):
+            raise ValueError(f"learning rate must be finite, got {group['lr']}")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside the wrapper that shares its gradients among processes."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def check_accelerator(accelerator, accumulate: int) -> None:
+    """Refuse a number of batches that is none, and an accelerator that divides too."""
+    check_sizes(accumulate=accumulate)
+    needed = ("autocast", "no_sync", "backward", "reduce", "clip_grad_norm_")
+    if accelerator is not None and not all(hasattr(accelerator, x) for x in needed):
+        raise TypeError(
+            "accelerator must be an accelerate.Accelerator, "
+            f"got {describe(accelerator)}"
+        )
+    divided = getattr(accelerator, "gradient_accumulation_steps", 1)
+    if divided != 1:
+        raise ValueError(
+            f"accelerator divides by gradient_accumulation_steps={divided}: leave it "
+            "at 1 and pass accumulate, which weighs tokens"
+        )
+
+
+# %% ../../notebooks/13_training.ipynb #13-048
+def refuse_non_finite(step: int, what: str, number: float) -> None:
+    """Stop at a NaN or infinite loss or gradient, before it reaches a parameter."""
+    if not math.isfinite(number):
+        raise FloatingPointError(
+            f"the {what} of update {step} is {number}: lower the learning rate or look "
+            "at the data; the parameters were left as they are"
+        )
+
+
+# %% ../../notebooks/13_training.ipynb #13-049
 def train(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -561,7 +586,7 @@ def train(
     return losses
 
 
-# %% ../../notebooks/13_training.ipynb #13-042
+# %% ../../notebooks/13_training.ipynb #13-060
 def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """``value`` as JSON can hold it; tensors go into ``tensors``, by where they stood.
 
@@ -610,9 +635,11 @@ def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return value
 
 
-# %% ../../notebooks/13_training.ipynb #13-043
+# %% ../../notebooks/13_training.ipynb #13-062
 def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """Write a file so that its name means the old content or the new, never a part."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is no folder: make it first")
     partial = path.with_name(path.name + ".partial")
     try:
         write(partial)
@@ -630,7 +657,7 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             os.close(folder)
 
 
-# %% ../../notebooks/13_training.ipynb #13-044
+# %% ../../notebooks/13_training.ipynb #13-064
 class GlobalGenerators:
     """Torch's own generators, from which dropout draws, as one thing to save."""
 
@@ -653,7 +680,25 @@ class GlobalGenerators:
             torch.mps.set_rng_state(state_dict["mps"])
 
 
-# %% ../../notebooks/13_training.ipynb #13-045
+# %% ../../notebooks/13_training.ipynb #13-065
+def check_path(path) -> None:
+    """Refuse what names no file."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a string or a Path, got {describe(path)}")
+
+
+def check_parts(model, **parts) -> None:
+    """Refuse a model that is none, and parts without a state."""
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch module, got {describe(model)}")
+    for name, part in parts.items():
+        if part is not None and not hasattr(part, "load_state_dict"):
+            raise TypeError(
+                f"{name} must have state_dict() and load_state_dict(), "
+                f"got {describe(part)}"
+            )
+
+
 def stored_once(
     weights: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -698,7 +743,7 @@ def kind_of(thing: Any, inside: str) -> str:
     return type(getattr(thing, inside, thing)).__name__
 
 
-# %% ../../notebooks/13_training.ipynb #13-046
+# %% ../../notebooks/13_training.ipynb #13-066
 FORMAT = "aiayn-checkpoint"  # under this name stands what is no tensor
 
 
@@ -720,7 +765,7 @@ def state_of_run(model, optimizer, schedule, batches) -> dict[str, Any]:
     return parts
 
 
-# %% ../../notebooks/13_training.ipynb #13-047
+# %% ../../notebooks/13_training.ipynb #13-067
 def save_checkpoint(
     path: str | os.PathLike,
     model: nn.Module | Mapping[str, Tensor],
@@ -752,8 +797,15 @@ def save_checkpoint(
         TypeError: if something is of a kind that cannot be saved.
         ValueError: if a weight is not finite, or has no numbers (``meta``).
     """
+    check_path(path)
     check_sizes(0, step=step)
     is_module = isinstance(model, nn.Module)
+    check_parts(None if isinstance(model, Mapping) else model,
+                optimizer=optimizer, schedule=schedule, batches=batches)  # fmt: skip
+    if config is not None:
+        check_config(config)
+    if extra is not None and not isinstance(extra, Mapping):
+        raise TypeError(f"extra must be a dictionary, got {describe(extra)}")
     weights, tied = stored_once(plain_names(model.state_dict() if is_module else model))
     if config is None and is_module:
         config = own_config(model)
@@ -771,7 +823,7 @@ def save_checkpoint(
     write_whole(Path(path), lambda file: save_file(tensors, file, {FORMAT: text}))
 
 
-# %% ../../notebooks/13_training.ipynb #13-049
+# %% ../../notebooks/13_training.ipynb #13-069
 @dataclass(frozen=True)
 class CheckpointFile:
     """What stands in a file that :func:`save_checkpoint` wrote."""
@@ -807,6 +859,7 @@ def read_checkpoint(path: str | os.PathLike) -> CheckpointFile:
         FileNotFoundError: if there is none.
         ValueError: if the file is cut off, damaged, or no checkpoint of this book.
     """
+    check_path(path)
     path = os.fspath(path)
     try:
         with safe_open(path, framework="pt") as file:
@@ -833,7 +886,7 @@ def read_checkpoint(path: str | os.PathLike) -> CheckpointFile:
     return file
 
 
-# %% ../../notebooks/13_training.ipynb #13-050
+# %% ../../notebooks/13_training.ipynb #13-070
 MAY_DIFFER = (
     "dropout",
     "max_len",
@@ -876,7 +929,7 @@ def fitting_weights(file, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
     return [(weight, theirs[name]) for name, weight in plain.items()]
 
 
-# %% ../../notebooks/13_training.ipynb #13-051
+# %% ../../notebooks/13_training.ipynb #13-071
 def built_model(file: CheckpointFile) -> Transformer:
     """The Transformer that a file's configuration describes, in evaluation mode."""
     if file.config is None:
@@ -921,7 +974,7 @@ def restore(states: Sequence[tuple[Any, Any]]) -> None:
         raise
 
 
-# %% ../../notebooks/13_training.ipynb #13-052
+# %% ../../notebooks/13_training.ipynb #13-072
 @dataclass(frozen=True)
 class Checkpoint:
     """What a checkpoint holds beside the states that went where they belong."""
@@ -959,6 +1012,8 @@ def load_checkpoint(
         ValueError: if the file is cut off or no checkpoint, or is of another model,
             optimizer or schedule, tied otherwise, or lacks what is asked for.
     """
+    check_path(path)
+    check_parts(model, optimizer=optimizer, schedule=schedule, batches=batches)
     if model is None and optimizer is not None:
         raise TypeError(
             "optimizer needs the model that it updates: pass model= as well"
@@ -987,7 +1042,7 @@ def load_checkpoint(
     return Checkpoint(model, file.step, file.config, file.extra)
 
 
-# %% ../../notebooks/13_training.ipynb #13-054
+# %% ../../notebooks/13_training.ipynb #13-078
 def average_checkpoints(paths: Sequence[str | os.PathLike]) -> dict[str, Tensor]:
     """The mean of the weights in several checkpoints of one model, as a state dict.
 
