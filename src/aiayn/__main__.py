@@ -12,6 +12,7 @@ import argparse
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -45,7 +46,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "has run it to its end",
         "make": "base",
         "recipe": {
-            **{"batch_size": 128, "peak_rate": 6.98771e-4, "warmup": 4000},
+            **{"batch_size": 128, "peak_rate": (512 * 4000) ** -0.5, "warmup": 4000},
             **{"beta2": 0.98, "max_steps": 20_000, "validate_every": 500},
         },
     },
@@ -61,7 +62,8 @@ examples:
   python -m aiayn train copy --output runs/b --resume
   accelerate launch -m aiayn train copy            as `accelerate config` was told
   accelerate launch --multi_gpu --num_processes 4 -m aiayn train copy --precision bf16
-  torchrun --nproc-per-node 4 -m aiayn train copy  the same without that launcher
+  torchrun --nproc-per-node 4 -m aiayn train copy --precision bf16
+  torchrun --nproc-per-node 2 -m aiayn train copy --device cpu
 
 files in the output folder, written by the first process alone:
   config.json             what was asked for, task, model and recipe
@@ -79,8 +81,9 @@ class OneLineParser(argparse.ArgumentParser):
     """Complains in one line, and once however many processes there are."""
 
     def error(self, message: str) -> NoReturn:
-        if is_main():
-            print(f"{self.prog}: error: {message} (see --help)", file=sys.stderr)
+        say(f"{self.prog}: error: {message} (see --help)")
+        if not is_main():
+            time.sleep(2)  # a launcher ends all with the first: let the main one speak
         raise SystemExit(2)
 
 
@@ -161,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# --- what this machine has --------------------------------------------------------------
+# --- what this machine has -------------------------------------------------------------
 
 
 def check_extra(options: argparse.Namespace, precision: str | None) -> None:
@@ -243,7 +246,7 @@ def make_accelerator(precision: str, cpu: bool):
     return accelerator
 
 
-# --- the command ------------------------------------------------------------------------
+# --- the command -----------------------------------------------------------------------
 
 
 def build(settings: dict) -> tuple:
@@ -303,7 +306,6 @@ def train_copy(options: argparse.Namespace) -> int:
     accelerator = None
     if launched() or settings["precision"] == "bf16":
         accelerator = make_accelerator(settings["precision"], cpu)
-        device = accelerator.device
     with default_dtype(settings["precision"]):
         return run_copy(options, folder, settings, step, device, accelerator)
 
@@ -317,27 +319,35 @@ def run_copy(options, folder, settings: dict, step: int, device, accelerator) ->
     task, config, recipe = build(settings)
     if options.save_every is not None:
         recipe["save_every"] = options.save_every
-    if step == 0:  # else the checkpoint has the state of dropout's generator
-        torch.manual_seed(settings["seed"] + int(os.environ.get("RANK", "0")))
+    # dropout's generator, of each process its own; a checkpoint brings its state
+    torch.manual_seed(settings["seed"] + 2**32 * int(os.environ.get("RANK", "0")))
     report = None
     if is_main():
+        where = device if accelerator is None else accelerator.device
+        n = 1 if accelerator is None else accelerator.num_processes
+        here = (
+            f"{where}, one process" if n == 1 else f"{n} processes, this one on {where}"
+        )
+        begin = f"continuing after update {step}" if step else "training"
+        say(f"{begin}: {here}; files in {folder.path}")
         folder.prepare(settings, task=task, config=config, recipe=recipe)
         report = Reporter(
             folder, step=step, most=recipe["max_steps"], bar=not options.no_progress
         )
-        begin = f"continuing after update {step}" if step else "training"
-        say(f"{begin} on {device}, in {folder.path}")
     try:
         run = train_copy_model(
-            task, config, **recipe, device=device, accelerator=accelerator,
-            checkpoint=folder.checkpoint, after_step=report,
+            task, config, **recipe, device=None if accelerator else device,
+            accelerator=accelerator, checkpoint=folder.checkpoint, after_step=report,
         )  # fmt: skip
     except KeyboardInterrupt:
         again = shlex.join(["--output", str(folder.path), "--resume"])
-        say(
-            f"\nstopped; the checkpoint of update {folder.saved_step()} is kept. "
-            f"To go on: python -m aiayn train copy {again}"
+        saved = folder.saved_step()
+        kept = (
+            f"the checkpoint of update {saved} is kept"
+            if saved
+            else "nothing saved yet"
         )
+        say(f"\nstopped; {kept}. To go on: {options.parser.prog} {again}")
         return 130
     finally:
         if report is not None:
