@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -19,7 +18,8 @@ import torch
 from helpers import padded, seeded, small_model
 
 import aiayn
-from aiayn.training import train
+from aiayn.__main__ import main
+from aiayn.training import read_checkpoint, train
 
 LENGTHS = {  # of the sequences of a batch, row by row
     "even": (5, 5, 5, 5, 5, 5),
@@ -156,7 +156,7 @@ def test_both_have_the_same_weights(two_processes, case):
 
 
 def test_sharding_halves_what_a_process_holds(two_processes):
-    """FSDP: parameters, gradients and both moments are split; the losses are the same."""
+    """FSDP: parameters, gradients, both moments are split; the losses are the same."""
     if two_processes[0]["sharded"] is None:
         pytest.skip("torch before 2.6 has no torch.distributed.fsdp.fully_shard")
     losses, _ = run("even", 1)
@@ -165,3 +165,122 @@ def test_sharding_halves_what_a_process_holds(two_processes):
         assert found["shares"]["parameters"] == pytest.approx(0.5, abs=0.01)
         assert found["shares"]["gradients"] == pytest.approx(0.5, abs=0.01)
         assert found["shares"]["moments"] == pytest.approx(1.0, abs=0.01)  # of two
+
+
+# --- the command line, under launchers ------------------------------------------------
+
+COMMAND = (
+    *("-m", "aiayn", "train", "copy", "--preset", "small", "--no-plot"),
+    *("--no-progress", "--held-out", "20", "--device", "cpu"),
+)
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+ACCELERATE = (
+    *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+    *("--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"),
+)
+
+
+def launch(folder: Path, *options: str, launcher: tuple = (), code: int = 0) -> str:
+    """Run the command in one process or under a launcher; what it said."""
+    if launcher == TORCHRUN:
+        launcher = (*TORCHRUN, "--master-port", str(free_port()))
+    if launcher == ACCELERATE:
+        launcher = (*ACCELERATE, "--main_process_port", str(free_port()))
+    done = subprocess.run(
+        [sys.executable, *launcher, *COMMAND, "--output", str(folder), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+def losses_of(folder: Path) -> list[float]:
+    """One line for each update, whoever wrote it."""
+    text = (folder / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    return [line["loss"] for line in lines]
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return read_checkpoint(folder / "checkpoint.safetensors").state_dict()
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory) -> Path:
+    """Ten updates in float64, in one process."""
+    folder = tmp_path_factory.mktemp("one")
+    launch(folder, "--precision", "float64", "--max-steps", "10")
+    return folder
+
+
+def test_the_command_in_two_processes_and_back(one_process, tmp_path):
+    """Half of a run in two processes, the rest in one: as if it had been one all along.
+
+    The first half under `accelerate launch`. Everything is written and said once.
+    """
+    start = ("--precision", "float64", "--max-steps", "5")
+    said = launch(tmp_path, *start, launcher=ACCELERATE)
+    assert said.count("training: 2 processes") == 1
+    assert said.count("held-out sequences copied exactly") == 1
+    assert len(list(tmp_path.iterdir())) == 4
+    assert read_checkpoint(tmp_path / "checkpoint.safetensors").step == 5
+    said = launch(tmp_path, "--resume", "--max-steps", "10")
+    assert "continuing after update 5: cpu, one process" in said
+    check_equal(one_process, tmp_path)
+
+
+def test_the_command_in_one_process_and_then_in_two(one_process, tmp_path):
+    """The reverse, under torchrun."""
+    launch(tmp_path, "--precision", "float64", "--max-steps", "5")
+    said = launch(tmp_path, "--resume", "--max-steps", "10", launcher=TORCHRUN)
+    assert said.count("continuing after update 5: 2 processes") == 1
+    check_equal(one_process, tmp_path)
+
+
+def check_equal(one: Path, other: Path) -> None:
+    assert losses_of(other) == pytest.approx(losses_of(one), rel=0, abs=1e-10)
+    assert len(losses_of(other)) == 10
+    for name, weight in weights_of(one).items():
+        close = {"rtol": 0, "atol": 1e-6}
+        torch.testing.assert_close(weights_of(other)[name], weight, **close)
+
+
+def test_a_refusal_is_said_once_by_two_processes(one_process):
+    before = (one_process / "metrics.jsonl").read_bytes()
+    said = launch(one_process, launcher=TORCHRUN, code=1)
+    assert said.count("already holds a run: continue it with --resume") == 1
+    assert (one_process / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_launcher_gives_devices_and_says_the_precision(monkeypatch, tmp_path, capsys):
+    """What cannot be meant is refused in each process, before they meet."""
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    command = [*COMMAND[2:], "--output", str(tmp_path / "run")]
+    with pytest.raises(SystemExit):
+        main([*command, "--device", "cuda:1"])
+    assert "a launcher gives each process its own" in capsys.readouterr().err
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.raises(SystemExit):
+        main(command)
+    assert "the launcher asks for fp16: expected bf16 or no" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_bf16_is_close_to_float32_and_finite(tmp_path):
+    """Products in bfloat16, weights and what adds up in float32."""
+    steps = ("--max-steps", "20")
+    launch(tmp_path / "float32", *steps)
+    launch(tmp_path / "bf16", *steps, "--precision", "bf16")
+    single, half = (losses_of(tmp_path / name) for name in ("float32", "bf16"))
+    assert half != single
+    assert half == pytest.approx(single, rel=0.02)
+    assert half[-1] < half[0] - 0.5
+    for name, weight in weights_of(tmp_path / "bf16").items():
+        assert weight.dtype == torch.float32, name
+        assert weight.isfinite().all(), name

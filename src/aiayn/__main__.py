@@ -164,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-# --- what this machine has -------------------------------------------------------------
+# --- what this machine has ------------------------------------------------------------
 
 
 def check_extra(options: argparse.Namespace, precision: str | None) -> None:
@@ -246,7 +246,7 @@ def make_accelerator(precision: str, cpu: bool):
     return accelerator
 
 
-# --- the command -----------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------
 
 
 def build(settings: dict) -> tuple:
