@@ -294,6 +294,7 @@ def test_views_and_transposes_are_saved_as_they_are(tmp_path):
     module.register_buffer("also_empty", torch.zeros(0, 3))
     module.register_buffer("flags", torch.tensor([True, False]))
     save_checkpoint(tmp_path / "c", module)
+    assert read_checkpoint(tmp_path / "c").tied == {}
     state = read_checkpoint(tmp_path / "c").state_dict()
     assert plain(state) == plain(module.state_dict())
 
@@ -425,7 +426,7 @@ def test_an_error_while_saving_leaves_the_old_file(tmp_path, monkeypatch, moment
 
 
 def test_the_name_changes_hands_only_when_all_is_on_the_disk(tmp_path, monkeypatch):
-    """Written elsewhere, synced, renamed, in this order; the old one readable so long."""
+    """Written elsewhere, synced, renamed; the old one can be read until then."""
     path = tmp_path / "c"
     save_checkpoint(path, small_model(), step=1)
     events = []

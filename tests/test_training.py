@@ -1,5 +1,6 @@
 """Loss, shift, schedule, batches, gradients, loop."""
 
+import contextlib
 import math
 import os
 import random
@@ -622,19 +623,23 @@ def one_round(stream: TokenBatches):
 def test_each_round_holds_each_pair_once_within_the_limit(pool):
     pairs = pairs_of(83)
     stream = TokenBatches(pairs, 60, generator=seeded(1), pool=pool)
-    orders = []
+    orders, together = [], []
     for _ in range(3):
         rows = []
+        together.append(set())
         for source, target in one_round(stream):
             assert len(source) == len(target)
             assert source.numel() <= 60
             assert target.numel() <= 60
+            together[-1].add(frozenset(source[:, 0].tolist()))
             for s, t in zip(source.tolist(), target.tolist(), strict=True):
                 rows.append(([x for x in s if x], [x for x in t if x]))
                 assert s == rows[-1][0] + [0] * (len(s) - len(rows[-1][0]))
         assert sorted(rows) == sorted(pairs)
         orders.append(rows)
     assert orders[0] != orders[1] != orders[2]
+    if pool < 83:  # other neighbours each time, and not only another order of batches
+        assert together[0] != together[1] != together[2]
 
 
 def test_batches_are_as_large_as_the_limit_allows():
@@ -770,23 +775,21 @@ class Two(OneProcess):
 
     def __init__(self, others):
         self.others = list(others)
-        self.synced = []
+        self.shares, self.shared = True, []
 
     def reduce(self, tensor, reduction="sum"):
         assert reduction == "sum"
         return tensor + self.others.pop(0)
 
+    @contextlib.contextmanager
     def no_sync(self, model):
-        machine = self
+        self.shares = False
+        yield
+        self.shares = True
 
-        class Within:
-            def __enter__(self):
-                machine.synced.append(False)
-
-            def __exit__(self, *_):
-                machine.synced[-1] = False
-
-        return Within()
+    def backward(self, loss):
+        self.shared.append(self.shares)
+        super().backward(loss)
 
 
 @pytest.mark.equation("eq-token-mean")
@@ -802,6 +805,7 @@ def test_two_processes_take_the_mean_of_their_gradients(first):
     for mine, other in ((0, 1), (1, 0)):
         machine = Two([counts[other], 0.0])
         part, gradients = gradients_of(model, shares[mine], accelerator=machine)
+        assert machine.others == []
         losses.append(part)
         found.append(gradients)
     assert_same(sum(losses), loss, 1e-10)
@@ -815,7 +819,7 @@ def test_gradients_are_shared_once_for_each_update():
     group = list(zip(source.split(2), target.split(2), strict=True))
     machine = Two([torch.tensor(0), 0.0])
     add_gradients(model, group, accelerator=machine)
-    assert machine.synced == [False, False]  # not around the last of three
+    assert machine.shared == [False, False, True]
 
 
 def test_an_accumulated_update_is_that_of_the_whole_batch():

@@ -396,8 +396,9 @@ class TokenBatches:
                 raise ValueError(
                     f"the state is of {name}={state_dict[name]}, not {name}={own[name]}"
                 )
-        if state_dict["round_began"] is not None:
-            self.generator.set_state(state_dict["round_began"])
+        self.round_began, self.plan = state_dict["round_began"], []
+        if self.round_began is not None:
+            self.generator.set_state(self.round_began)
             self.begin_round()
         self.done = state_dict["done"]
         self.generator.set_state(state_dict["generator"])
