@@ -7,6 +7,7 @@ are spread over the rows.
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -255,6 +256,32 @@ def test_a_refusal_is_said_once_by_two_processes(one_process):
     said = launch(one_process, launcher=TORCHRUN, code=1)
     assert said.count("already holds a run: continue it with --resume") == 1
     assert (one_process / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_folder_that_not_all_machines_see_is_refused(one_process, tmp_path):
+    """Two machines with a disk each: only the first has the checkpoint."""
+    for rank in "01":
+        (tmp_path / rank).mkdir()
+    shutil.copytree(one_process, tmp_path / "0" / "run")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys; os.chdir(os.environ['RANK']); sys.path.pop(0)\n"
+        "from aiayn.__main__ import main; raise SystemExit(main())"
+    )
+    launcher = [*TORCHRUN, "--master-port", str(free_port()), str(script)]
+    options = ["--output", "run", "--resume", "--max-steps", "11"]
+    done = subprocess.run(
+        [sys.executable, *launcher, *COMMAND[2:], *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert done.returncode != 0
+    assert done.stderr.count("a process does not see run") == 1, done.stderr
+    assert not (tmp_path / "1" / "run").exists()
+    assert len(losses_of(tmp_path / "0" / "run")) == 10
 
 
 def test_a_launcher_gives_devices_and_says_the_precision(monkeypatch, tmp_path, capsys):

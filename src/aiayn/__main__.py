@@ -246,6 +246,19 @@ def make_accelerator(precision: str, cpu: bool):
     return accelerator
 
 
+def check_shared(accelerator, folder: RunFolder, step: int) -> None:
+    """Refuse to go on from a checkpoint that some machine does not see."""
+    if accelerator is None or step == 0:
+        return
+    from accelerate.utils import gather_object
+
+    if not all(gather_object([folder.checkpoint.exists()])):
+        raise Refused(
+            f"a process does not see {folder.checkpoint}: all machines have to share "
+            "the output folder"
+        )
+
+
 # --- the command ----------------------------------------------------------------------
 
 
@@ -306,6 +319,7 @@ def train_copy(options: argparse.Namespace) -> int:
     accelerator = None
     if launched() or settings["precision"] == "bf16":
         accelerator = make_accelerator(settings["precision"], cpu)
+        check_shared(accelerator, folder, step)
     with default_dtype(settings["precision"]):
         return run_copy(options, folder, settings, step, device, accelerator)
 
