@@ -506,3 +506,27 @@ def test_chapter_12_shows_blocks_taken_shared_copied_and_freed(figure):
             assert (int(needed), int(free)) == (2 * (-(-29 // 4) - 2) + 1, 6)
         seen.add(step)
     assert len(seen) == len(steps) == 12
+
+
+def test_chapter_13_shows_the_schedule(figure):
+    """From the formula: a line up to the end of the warm-up, then one over a root."""
+    element, data = figure("13_training", "The paper's schedule")
+    seen = set()
+    for state, (words, curve, numbers) in figure_walk.walk(element, data):
+        width, warmup = (int(text.replace(",", "")) for text in settings(data, state))
+        rate = lambda s: (
+            1e4
+            * (s / warmup if s < warmup else (warmup / s) ** 0.5)
+            / (math.sqrt(width * warmup))
+        )
+        updates = [int(row[0].replace(",", "")) for row in curve["rows"][1:]]
+        near(columns(curve), [rate(s) for s in updates])
+        near(numbers["values"], [rate(1), rate(100_000)])
+        assert f"grows for {warmup:,} updates" in words["words"], state
+        assert f"peak of {rate(warmup):.3f} in" in words["words"], state
+        assert f"after {4 * warmup:,} updates" in words["words"], state
+        assert rate(4 * warmup) == pytest.approx(rate(warmup) / 2)
+        [x, *_] = figure_walk.points(curve["paths"]["mark"])
+        assert x == pytest.approx(100 * (warmup - 1) / 19_999, abs=0.02)
+        seen.add((width, warmup))
+    assert len(seen) >= 20
