@@ -13,13 +13,15 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import padded, seeded, small_model
 
 import aiayn
-from aiayn.__main__ import main
+from aiayn.__main__ import main, make_accelerator
+from aiayn.run_folder import Refused
 from aiayn.training import read_checkpoint, train
 
 LENGTHS = {  # of the sequences of a batch, row by row
@@ -297,6 +299,16 @@ def test_a_launcher_gives_devices_and_says_the_precision(monkeypatch, tmp_path, 
         main(command)
     assert "the launcher asks for fp16: expected bf16 or no" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_launcher_that_asks_for_shards_is_refused(monkeypatch):
+    """A checkpoint of one process would hold its shards alone."""
+    import accelerate
+
+    sharded = SimpleNamespace(distributed_type=accelerate.DistributedType.FSDP)
+    monkeypatch.setattr(accelerate, "Accelerator", lambda **settings: sharded)
+    with pytest.raises(Refused, match="copies the model to each process, not FSDP"):
+        make_accelerator("float32", cpu=True)
 
 
 def test_bf16_is_close_to_float32_and_finite(tmp_path):

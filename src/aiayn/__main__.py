@@ -29,7 +29,7 @@ EXTRA = 'pip install "aiayn[train]"'
 # what is missing has the book's value.
 PRESETS: dict[str, dict[str, Any]] = {
     "book": {
-        "about": "the model of chapter 14, up to 20 symbols, half a minute on a CPU",
+        "about": "the model of chapter 14, up to 20 symbols, a minute on a CPU",
         "recipe": {"batch_size": 128, "max_steps": 1000},
     },
     "small": {
