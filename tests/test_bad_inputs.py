@@ -1481,6 +1481,26 @@ ROWS = {
         (lambda w: copy_task.training_batches(w.task, 2.5, w.generator, "cpu"), Type,
          "batch_size must be an integer, got 2.5"),
     ],
+    "CopyBatches": [
+        *size_rows(lambda **sizes: copy_task.CopyBatches(
+            aiayn.CopyTask(), generator=seeded(0), **{"batch_size": 4, **sizes}
+        ), batch_size=4, n_processes=2),
+        (lambda w: copy_task.CopyBatches(w.task, 4, w.generator, process=-1), Value,
+         "process must be at least 0, got -1"),
+        (lambda w: copy_task.CopyBatches(w.task, 4, w.generator, process=2, n_processes=2),
+         Value, "process must be below n_processes=2, got 2"),
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator, n_processes=3), Value,
+         "batch_size=2 leaves some of n_processes=3"),
+    ],
+    "CopyBatches.load_state_dict": [
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator).load_state_dict({}),
+         Value, "state must be .*got None"),
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator).load_state_dict(3),
+         Value, "state must be .*got 3"),
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator).load_state_dict(
+            {"generator": torch.zeros(3, dtype=torch.uint8)}),
+         Value, r"state must be .*got torch.uint8 of shape \(3,\)"),
+    ],
     "short_sequences": [
         (lambda w: copy_task.short_sequences(w.task, "all"), Value, "part must be .*'all'"),
     ],
@@ -1513,8 +1533,16 @@ ROWS = {
         (recipe(peak_rate="1"), Type, "peak_rate must be a number, got '1'"),
         (recipe(smoothing=1.5), Value, "smoothing must be between 0 and 1, got 1.5"),
         *size_rows(
-            aiayn.train_copy_model, batch_size=4, warmup=4, validate_every=2, max_steps=1
+            aiayn.train_copy_model, batch_size=4, warmup=4, validate_every=2, max_steps=1,
+            save_every=2,
         ),
+        (recipe(attention=3), Type, "attention must be a class, got 3"),
+        (recipe(attend=3), Type, "attend must be a function, got 3"),
+        (recipe(device=torch.device("cpu"), accelerator=training.OneProcess()), Value,
+         "accelerator brings its own device: leave out .*cpu"),
+        (recipe(checkpoint=3), Type, "checkpoint must be a path, got 3"),
+        (recipe(after_step=3), Type, "after_step must be a function, got 3"),
+        (recipe(checkpoint=__file__), Value, "test_bad_inputs.py is no complete"),
     ],
     "copy_optimizer": [
         (lambda w: copy_task.copy_optimizer(w.model, 0.1, 0), Value, "warmup .*got 0"),
@@ -1684,6 +1712,13 @@ EXEMPT = {
     "copied": "called by exact_match, which checks",
     "validation_set": "called by train_copy_model, which checks",
     "CopyRun": "a record that train_copy_model fills",
+    "Update": "a record that train_copy_model fills",
+    "CopyTraining": "made by train_copy_model, which has its rows",
+    "CopyTraining.count": "called by train_copy_model with the loss of an update",
+    "CopyTraining.save": "called by train_copy_model, which checks",
+    "CopyTraining.resume": "called by train_copy_model, which has its rows",
+    "processes": "called by train_copy_model, which checks",
+    "load_copy_model": "takes no argument",
 }
 CHECKS = ("check_", "refuse_")  # a check is tested through the rows of what calls it
 

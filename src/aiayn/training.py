@@ -44,13 +44,13 @@ __all__ = [
     "read_checkpoint",
     "check_configs",
     "fitting_weights",
+    "check_same_model",
     "built_model",
     "optimizer_state",
     "restore",
     "Checkpoint",
     "load_checkpoint",
     "average_checkpoints",
-    "check_same_model",
 ]
 
 # %% ../../notebooks/13_training.ipynb #13-004
@@ -681,7 +681,6 @@ class GlobalGenerators:
             torch.mps.set_rng_state(state_dict["mps"])
 
 
-# %% ../../notebooks/13_training.ipynb #13-065
 def check_path(path) -> None:
     """Refuse what names no file."""
     if not isinstance(path, str | os.PathLike):
@@ -744,7 +743,6 @@ def kind_of(thing: Any, inside: str) -> str:
     return type(getattr(thing, inside, thing)).__name__
 
 
-# %% ../../notebooks/13_training.ipynb #13-066
 FORMAT = "aiayn-checkpoint"  # under this name stands what is no tensor
 
 
@@ -766,7 +764,7 @@ def state_of_run(model, optimizer, schedule, batches) -> dict[str, Any]:
     return parts
 
 
-# %% ../../notebooks/13_training.ipynb #13-067
+# %% ../../notebooks/13_training.ipynb #13-065
 def save_checkpoint(
     path: str | os.PathLike,
     model: nn.Module | Mapping[str, Tensor],
@@ -824,7 +822,7 @@ def save_checkpoint(
     write_whole(Path(path), lambda file: save_file(tensors, file, {FORMAT: text}))
 
 
-# %% ../../notebooks/13_training.ipynb #13-069
+# %% ../../notebooks/13_training.ipynb #13-067
 @dataclass(frozen=True)
 class CheckpointFile:
     """What stands in a file that :func:`save_checkpoint` wrote."""
@@ -887,7 +885,6 @@ def read_checkpoint(path: str | os.PathLike) -> CheckpointFile:
     return file
 
 
-# %% ../../notebooks/13_training.ipynb #13-070
 MAY_DIFFER = (
     "dropout",
     "max_len",
@@ -930,7 +927,20 @@ def fitting_weights(file, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
     return [(weight, theirs[name]) for name, weight in plain.items()]
 
 
-# %% ../../notebooks/13_training.ipynb #13-071
+def check_same_model(first: CheckpointFile, other: CheckpointFile) -> None:
+    """Refuse to mix checkpoints of two models."""
+    check_configs(first, other.config, resume=True)
+    shapes = [
+        {n: (w.shape, w.dtype) for n, w in f.weights.items()} for f in (first, other)
+    ]
+    if shapes[0] != shapes[1] or first.tied != other.tied:
+        odd = {n for n, _ in set(shapes[0].items()) ^ set(shapes[1].items())}
+        raise ValueError(
+            f"{first.path} and {other.path} are not of one model: they differ in "
+            f"{', '.join(sorted(odd)[:3]) or 'what is tied'}"
+        )
+
+
 def built_model(file: CheckpointFile) -> Transformer:
     """The Transformer that a file's configuration describes, in evaluation mode."""
     if file.config is None:
@@ -975,7 +985,7 @@ def restore(states: Sequence[tuple[Any, Any]]) -> None:
         raise
 
 
-# %% ../../notebooks/13_training.ipynb #13-072
+# %% ../../notebooks/13_training.ipynb #13-068
 @dataclass(frozen=True)
 class Checkpoint:
     """What a checkpoint holds beside the states that went where they belong."""
@@ -1043,7 +1053,7 @@ def load_checkpoint(
     return Checkpoint(model, file.step, file.config, file.extra)
 
 
-# %% ../../notebooks/13_training.ipynb #13-078
+# %% ../../notebooks/13_training.ipynb #13-074
 def average_checkpoints(paths: Sequence[str | os.PathLike]) -> dict[str, Tensor]:
     """The mean of the weights in several checkpoints of one model, as a state dict.
 
@@ -1077,17 +1087,3 @@ def average_checkpoints(paths: Sequence[str | os.PathLike]) -> dict[str, Tensor]
         for name, weight in file.weights.items()
     }
     return dataclasses.replace(first, weights=mean).state_dict()
-
-
-def check_same_model(first: CheckpointFile, other: CheckpointFile) -> None:
-    """Refuse to mix checkpoints of two models."""
-    check_configs(first, other.config, resume=True)
-    shapes = [
-        {n: (w.shape, w.dtype) for n, w in f.weights.items()} for f in (first, other)
-    ]
-    if shapes[0] != shapes[1] or first.tied != other.tied:
-        odd = {n for n, _ in set(shapes[0].items()) ^ set(shapes[1].items())}
-        raise ValueError(
-            f"{first.path} and {other.path} are not of one model: they differ in "
-            f"{', '.join(sorted(odd)[:3]) or 'what is tied'}"
-        )

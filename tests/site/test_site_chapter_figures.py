@@ -514,11 +514,8 @@ def test_chapter_13_shows_the_schedule(figure):
     seen = set()
     for state, (words, curve, numbers) in figure_walk.walk(element, data):
         width, warmup = (int(text.replace(",", "")) for text in settings(data, state))
-        rate = lambda s: (
-            1e4
-            * (s / warmup if s < warmup else (warmup / s) ** 0.5)
-            / (math.sqrt(width * warmup))
-        )
+        top = 1e4 / math.sqrt(width * warmup)
+        rate = lambda s, w=warmup, top=top: top * min(s / w, (w / s) ** 0.5)
         updates = [int(row[0].replace(",", "")) for row in curve["rows"][1:]]
         near(columns(curve), [rate(s) for s in updates])
         near(numbers["values"], [rate(1), rate(100_000)])
