@@ -257,6 +257,7 @@ def test_a_refusal_is_said_once_by_two_processes(one_process):
     before = (one_process / "metrics.jsonl").read_bytes()
     said = launch(one_process, launcher=TORCHRUN, code=1)
     assert said.count("already holds a run: continue it with --resume") == 1
+    assert "__main__.py" not in said  # no process fell over it
     assert (one_process / "metrics.jsonl").read_bytes() == before
 
 
