@@ -189,16 +189,27 @@ def launch(folder: Path, *options: str, launcher: tuple = (), code: int = 0) -> 
         launcher = (*TORCHRUN, "--master-port", str(free_port()))
     if launcher == ACCELERATE:
         launcher = (*ACCELERATE, "--main_process_port", str(free_port()))
-    done = subprocess.run(
-        [sys.executable, *launcher, *COMMAND, "--output", str(folder), *options],
+    found, said = ended(*launcher, *COMMAND, "--output", str(folder), *options)
+    assert found == code, said
+    return said
+
+
+def ended(*arguments: str, cwd: Path | None = None) -> tuple[int, str]:
+    """Run Python with these arguments; its exit code and all that it said."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=300,
     )
-    assert done.returncode == code, done.stdout
-    return done.stdout
+    try:
+        said, _ = process.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # a launcher ends its processes; killed, it would not
+        said = "took too long: " + process.communicate(timeout=60)[0]
+    return process.returncode, said
 
 
 def losses_of(folder: Path) -> list[float]:
@@ -273,16 +284,9 @@ def test_a_folder_that_not_all_machines_see_is_refused(one_process, tmp_path):
     )
     launcher = [*TORCHRUN, "--master-port", str(free_port()), str(script)]
     options = ["--output", "run", "--resume", "--max-steps", "11"]
-    done = subprocess.run(
-        [sys.executable, *launcher, *COMMAND[2:], *options],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        timeout=300,
-    )
-    assert done.returncode != 0
-    assert done.stderr.count("a process does not see run") == 1, done.stderr
+    code, said = ended(*launcher, *COMMAND[2:], *options, cwd=tmp_path)
+    assert code == 1, said
+    assert said.count("a process does not see run") == 1
     assert not (tmp_path / "1" / "run").exists()
     assert len(losses_of(tmp_path / "0" / "run")) == 10
 
