@@ -453,6 +453,14 @@ def test_what_a_kill_left_behind_is_written_over(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 
+def test_others_may_read_it_as_any_new_file(tmp_path):
+    """safetensors writes files that only their owner can read."""
+    (tmp_path / "plain").write_text("x")
+    (tmp_path / "c.partial").touch(mode=0o600)
+    save_checkpoint(tmp_path / "c", small_model())
+    assert (tmp_path / "c").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_write_whole_writes_beside_its_target(tmp_path):
     seen = []
     write_whole(tmp_path / "a.txt", lambda p: (seen.append(p), p.write_text("x")))

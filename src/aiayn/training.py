@@ -643,7 +643,11 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         raise FileNotFoundError(f"{path.parent} is no folder: make it first")
     partial = path.with_name(path.name + ".partial")
     try:
+        partial.unlink(missing_ok=True)  # what a kill may have left
+        partial.touch()
+        rights = partial.stat().st_mode
         write(partial)
+        partial.chmod(rights)  # safetensors lets nobody else read
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())  # on the disk before it gets the name
         os.replace(partial, path)

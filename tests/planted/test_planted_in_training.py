@@ -249,6 +249,11 @@ FAULTS = {
         "            pass",
         "test_the_name_changes_hands_only_when_all_is_on_the_disk",
     ),
+    "only the owner may read": Fault(
+        "        partial.chmod(rights)  # safetensors lets nobody else read",
+        "        pass",
+        "test_others_may_read_it_as_any_new_file",
+    ),
     "written in place": Fault(
         'partial = path.with_name(path.name + ".partial")',
         "partial = path",
