@@ -27,7 +27,7 @@ EXTRA = 'pip install "aiayn[train]"'
 
 # Arguments of CopyTask, of TransformerConfig.toy or .base, and of train_copy_model;
 # what is missing has the book's value.
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS = {
     "book": {
         "about": "the model of chapter 14, up to 20 symbols, a minute on a CPU",
         "recipe": {"batch_size": 128, "max_steps": 1000},
