@@ -410,8 +410,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.command(options)
     except Refused as refusal:
         options.parser.error(str(refusal))
-    except (FloatingPointError, OSError, TypeError, ValueError) as error:
-        say(f"{options.parser.prog}: failed: {error}")
+    except (FloatingPointError, OSError, ValueError) as error:
+        who = "" if is_main() else f" in process {os.environ['RANK']}"
+        print(f"{options.parser.prog}: failed{who}: {error}", file=sys.stderr)
         return 1
 
 
