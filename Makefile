@@ -27,7 +27,7 @@ export:  ## write src/aiayn from the notebooks
 test:  ## everything that has to hold; says what it skipped and why
 	$(RUN) tools/suite.py
 
-slow:  ## what takes many minutes: slow tests, the five training seeds
+slow:  ## what takes many minutes: slow tests, fifty kills of a training run, five seeds
 	$(RUN) -m pytest -m slow || [ $$? -eq 5 ]
 	$(RUN) tools/copy_seeds.py
 	$(RUN) tools/pooled_seeds.py

@@ -13,6 +13,7 @@ import inspect
 import itertools
 import math
 import pkgutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -75,6 +76,7 @@ def world() -> SimpleNamespace:
         memory=memory,
         cache=cache,
         generator=seeded(0),
+        stream=batches_of(),
         task=aiayn.CopyTask(),
         attention=aiayn.MultiHeadAttention(8, 2),
         grouped=aiayn.GroupedQueryAttention(8, 4, n_kv_heads=2),
@@ -147,7 +149,8 @@ def state() -> dict:
     for i, moments in enumerate(w.optimizer.state.values()):
         found |= {f"optimizer.{i}.{k}": v.clone() for k, v in moments.items()}
     found["rates"] = [group["lr"] for group in w.optimizer.param_groups]
-    found["schedule"] = w.schedule.last_epoch
+    found["schedule"] = w.schedule.state_dict()
+    found |= {f"stream.{name}": x for name, x in w.stream.state_dict().items()}
     found["cache"] = (len(w.cache), w.cache.is_token.tolist())
     found["recurrent cache"] = len(w.recurrent_cache)
     for kind, part in zip(("hidden", "cell"), w.recurrent_cache.state, strict=True):
@@ -267,6 +270,18 @@ def train(**changes):
         return aiayn.train(w.model, batches, **settings)
 
     return call
+
+
+PAIRS = [([3, 4, 2], [1, 3, 2]), ([5, 2], [1, 6, 7, 8, 2])]
+NOWHERE = Path("nowhere") / "checkpoint"
+
+
+def batches_of(**changes):
+    """A stream of two pairs with one thing wrong."""
+    settings = {"pairs": PAIRS, "max_tokens": 20, "generator": seeded(0), **changes}
+    return aiayn.TokenBatches(
+        settings.pop("pairs"), settings.pop("max_tokens"), **settings
+    )
 
 
 def with_rate(rate):
@@ -1324,6 +1339,10 @@ ROWS = {
          "smoothing must be a number, got '0'"),
         (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], pad_id=None), Type,
          "pad_id must be an integer token id, got None"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], count=0), Value,
+         "count must be at least 1, got 0"),
+        (new(aiayn.label_smoothed_loss, FLOATS, INTEGERS[:, 0], count=1.5), Type,
+         "count must be an integer, got 1.5"),
     ],
     "teacher_forcing": [
         (new(training.teacher_forcing, INTEGERS[:, :1]), Value, r"target .*\(2, 1\)"),
@@ -1350,6 +1369,35 @@ ROWS = {
         (lambda w: aiayn.NoamSchedule(w.optimizer, 16, factor=NAN), Value, "factor .*nan"),
         (lambda w: aiayn.NoamSchedule(w.model, 16), Type, "optimizer must be .*got"),
     ],
+    "NoamSchedule.load_state_dict": [
+        (lambda w, name=name: w.schedule.load_state_dict(
+            {**w.schedule.state_dict(), name: 7}), Value,
+         f"the state is of {name}=7, not {name}=")
+        for name in ("d_model", "warmup", "factor")
+    ] + [
+        (lambda w: w.schedule.load_state_dict({}), Value, "d_model=None, not d_model=16"),
+    ],
+    "TokenBatches": [
+        *size_rows(batches_of, max_tokens=20, pool=10),
+        (new(batches_of, pairs=[]), Value, "pairs is empty"),
+        (new(batches_of, pairs=[([3], [1, 3, 2], [4])]), Value, r"pairs\[0\] .*3 parts"),
+        (new(batches_of, pairs=[*PAIRS, ([], [1, 2])]), Value,
+         r"source of pairs\[2\] must have 1 to max_tokens=20 tokens, got 0"),
+        (new(batches_of, pairs=[*PAIRS, ([3], [1])]), Value, r"target of pairs\[2\] .*got 1"),
+        (new(batches_of, max_tokens=4), Value,
+         r"target of pairs\[1\] must have 2 to max_tokens=4 tokens, got 5"),
+        (new(batches_of, pairs=[([3, 0, 4], [1, 2])]), Value, r"pairs\[0\] holds pad_id=0"),
+        (new(batches_of, pad_id=None), Type, "pad_id .*integer.*None"),
+        (new(batches_of, generator=7), Type, "generator must be a torch.Generator, got 7"),
+    ],
+    "TokenBatches.load_state_dict": [
+        (lambda w, name=name: w.stream.load_state_dict(
+            {**w.stream.state_dict(), name: 7}), Value,
+         f"the state is of {name}=7, not {name}=")
+        for name in ("pairs", "max_tokens", "pool")
+    ] + [
+        (lambda w: w.stream.load_state_dict({}), Value, "the state lacks "),
+    ],
     "train": [
         (train(smoothing=1.5), Value, "smoothing must be between 0 and 1, got 1.5"),
         (train(smoothing=1.5, batches=[]), Value, "smoothing must be between 0 and 1"),
@@ -1369,6 +1417,59 @@ ROWS = {
          r"target must .*\(2, 1\)"),
         (with_rate(INF), Value, "learning rate must be finite, got inf"),
         (with_rate(NAN), Value, "learning rate must be finite, got nan"),
+        (train(accumulate=0), Value, "accumulate must be at least 1, got 0"),
+        (train(accumulate=1.5), Type, "accumulate must be an integer, got 1.5"),
+        (train(start=-1), Value, "start must be at least 0, got -1"),
+        (train(start=None), Type, "start must be an integer, got None"),
+        (train(accelerator="cuda"), Type,
+         "accelerator must be an accelerate.Accelerator, got 'cuda'"),
+        (train(accelerator=SimpleNamespace(**vars(training.OneProcess),
+                                           gradient_accumulation_steps=4)), Value,
+         "divides by gradient_accumulation_steps=4: leave it at 1 and pass accumulate"),
+    ],
+    "pack": [
+        (new(training.pack, {"a": [1, {3}]}, "extra", {}), Type,
+         r"extra\.a\.1 must be numbers, .*got \{3\}"),
+    ],
+    "save_checkpoint": [
+        (lambda w: aiayn.save_checkpoint(None, w.model), Type, "path must be .*got None"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, 3), Type, "model must be .*got 3"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, w.model, step=-1), Value,
+         "step must be at least 0, got -1"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, w.model, step=1.5), Type,
+         "step must be an integer, got 1.5"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, w.model, config={}), Type,
+         "config must be a TransformerConfig"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, w.model, extra=[1]), Type,
+         r"extra must be a dictionary, got \[1\]"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, w.model, optimizer="adam"), Type,
+         "optimizer must have state_dict.*got 'adam'"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, w.model, batches=[]), Type,
+         r"batches must have state_dict.*got \[\]"),
+        (lambda w: aiayn.save_checkpoint(NOWHERE, w.model), FileNotFoundError,
+         "nowhere is no folder"),
+    ],
+    "load_checkpoint": [
+        (lambda w: aiayn.load_checkpoint(3, w.model), Type, "path must be .*got 3"),
+        (lambda w: aiayn.load_checkpoint(NOWHERE, w.model), FileNotFoundError, "nowhere"),
+        (lambda w: aiayn.load_checkpoint(NOWHERE, 3), Type, "model must be .*got 3"),
+        (lambda w: aiayn.load_checkpoint(NOWHERE, w.model, schedule=3), Type,
+         "schedule must have state_dict.*got 3"),
+        (lambda w: aiayn.load_checkpoint(NOWHERE, optimizer=w.optimizer), Type,
+         "optimizer needs the model"),
+        (lambda w: aiayn.load_checkpoint(__file__, w.model), Value,
+         "test_bad_inputs.py is no complete safetensors file"),
+    ],
+    "read_checkpoint": [
+        (new(aiayn.read_checkpoint, None), Type, "path must be .*got None"),
+        (new(aiayn.read_checkpoint, NOWHERE), FileNotFoundError, "nowhere"),
+        (new(aiayn.read_checkpoint, __file__), Value, "no complete safetensors file"),
+    ],
+    "average_checkpoints": [
+        (new(aiayn.average_checkpoints, []), Value, "paths is empty"),
+        (new(aiayn.average_checkpoints, "x"), Type, "paths must be a list .*got 'x'"),
+        (new(aiayn.average_checkpoints, [3]), Type, "path must be .*got 3"),
+        (new(aiayn.average_checkpoints, [__file__]), Value, "no complete safetensors"),
     ],
     # chapter 14
     "part_of": [
@@ -1400,6 +1501,26 @@ ROWS = {
          "batch_size must be at least 1, got 0"),
         (lambda w: copy_task.training_batches(w.task, 2.5, w.generator, "cpu"), Type,
          "batch_size must be an integer, got 2.5"),
+    ],
+    "CopyBatches": [
+        *size_rows(lambda **sizes: copy_task.CopyBatches(
+            aiayn.CopyTask(), generator=seeded(0), **{"batch_size": 4, **sizes}
+        ), batch_size=4, n_processes=2),
+        (lambda w: copy_task.CopyBatches(w.task, 4, w.generator, process=-1), Value,
+         "process must be at least 0, got -1"),
+        (lambda w: copy_task.CopyBatches(w.task, 4, w.generator, process=2, n_processes=2),
+         Value, "process must be below n_processes=2, got 2"),
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator, n_processes=3), Value,
+         "batch_size=2 leaves some of n_processes=3"),
+    ],
+    "CopyBatches.load_state_dict": [
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator).load_state_dict({}),
+         Value, "state must be .*got None"),
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator).load_state_dict(3),
+         Value, "state must be .*got 3"),
+        (lambda w: copy_task.CopyBatches(w.task, 2, w.generator).load_state_dict(
+            {"generator": torch.zeros(3, dtype=torch.uint8)}),
+         Value, r"state must be .*got torch.uint8 of shape \(3,\)"),
     ],
     "short_sequences": [
         (lambda w: copy_task.short_sequences(w.task, "all"), Value, "part must be .*'all'"),
@@ -1433,8 +1554,16 @@ ROWS = {
         (recipe(peak_rate="1"), Type, "peak_rate must be a number, got '1'"),
         (recipe(smoothing=1.5), Value, "smoothing must be between 0 and 1, got 1.5"),
         *size_rows(
-            aiayn.train_copy_model, batch_size=4, warmup=4, validate_every=2, max_steps=1
+            aiayn.train_copy_model, batch_size=4, warmup=4, validate_every=2, max_steps=1,
+            save_every=2,
         ),
+        (recipe(attention=3), Type, "attention must be a class, got 3"),
+        (recipe(attend=3), Type, "attend must be a function, got 3"),
+        (recipe(device=torch.device("cpu"), accelerator=training.OneProcess()), Value,
+         "accelerator brings its own device: leave out .*cpu"),
+        (recipe(checkpoint=3), Type, "checkpoint must be a path, got 3"),
+        (recipe(after_step=3), Type, "after_step must be a function, got 3"),
+        (recipe(checkpoint=__file__), Value, "test_bad_inputs.py is no complete"),
     ],
     "copy_optimizer": [
         (lambda w: copy_task.copy_optimizer(w.model, 0.1, 0), Value, "warmup .*got 0"),
@@ -1573,9 +1702,44 @@ EXEMPT = {
     "KernelCalls": "made by record_attention, which has its rows",
     "mix_recorded": "called by record_attention with a module that it found",
     "names_of_running": "called by record_attention, which checks",
+    "cut_by_tokens": "called by TokenBatches with pairs that were checked",
+    "TokenBatches.shuffled": "called by TokenBatches with lists that it made",
+    "unwrapped": "called by train and save_checkpoint with a model",
+    "OneProcess": "takes no argument",
+    "OneProcess.no_sync": "called by the loop",
+    "OneProcess.backward": "called by the loop",
+    "OneProcess.reduce": "called by the loop",
+    "OneProcess.clip_grad_norm_": "called by the loop",
+    "tokens_that_count": "called by add_gradients with batches of train",
+    "add_gradients": "called by train, which has its rows",
+    "unpack": "called by read_checkpoint, which has its rows",
+    "write_whole": "called by save_checkpoint, which has its rows",
+    "GlobalGenerators": "takes no argument",
+    "GlobalGenerators.load_state_dict": "called by load_checkpoint with what it read",
+    "stored_once": "called by save_checkpoint, which has its rows",
+    "parameter_names": "called by save_checkpoint, which has its rows",
+    "own_config": "looks at any model",
+    "kind_of": "looks at any object",
+    "FORMAT": "a constant",
+    "state_of_run": "called by save_checkpoint, which has its rows",
+    "CheckpointFile": "a record that read_checkpoint fills",
+    "CheckpointFile.part": "called by load_checkpoint; see test_checkpoints.py",
+    "MAY_DIFFER": "a constant",
+    "fitting_weights": "called by load_checkpoint; see test_checkpoints.py",
+    "built_model": "called by load_checkpoint; see test_checkpoints.py",
+    "optimizer_state": "called by load_checkpoint; see test_checkpoints.py",
+    "restore": "called by load_checkpoint with states that it read",
+    "Checkpoint": "a record that load_checkpoint fills",
     "copied": "called by exact_match, which checks",
     "validation_set": "called by train_copy_model, which checks",
     "CopyRun": "a record that train_copy_model fills",
+    "Update": "a record that train_copy_model fills",
+    "CopyTraining": "made by train_copy_model, which has its rows",
+    "CopyTraining.count": "called by train_copy_model with the loss of an update",
+    "CopyTraining.save": "called by train_copy_model, which checks",
+    "CopyTraining.resume": "called by train_copy_model, which has its rows",
+    "processes": "called by train_copy_model, which checks",
+    "load_copy_model": "takes no argument",
 }
 CHECKS = ("check_", "refuse_")  # a check is tested through the rows of what calls it
 

@@ -1,7 +1,12 @@
-"""Loss, shift, schedule, loop."""
+"""Loss, shift, schedule, batches, gradients, loop."""
 
+import contextlib
 import math
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy
 import pytest
@@ -11,6 +16,7 @@ from helpers import (
     VOCAB,
     assert_same,
     normal,
+    plain_logits,
     seeded,
     small_config,
     small_model,
@@ -18,8 +24,24 @@ from helpers import (
 )
 from torch import nn
 
-from aiayn import NoamSchedule, Transformer, label_smoothed_loss, noam_rate, train
-from aiayn.training import teacher_forcing
+import aiayn
+from aiayn import (
+    NoamSchedule,
+    TokenBatches,
+    Transformer,
+    beam_search,
+    greedy_decode,
+    label_smoothed_loss,
+    noam_rate,
+    train,
+)
+from aiayn.training import (
+    OneProcess,
+    add_gradients,
+    cut_by_tokens,
+    teacher_forcing,
+    tokens_that_count,
+)
 
 # --- loss -----------------------------------------------------------------------------
 
@@ -508,3 +530,444 @@ def test_one_row_and_one_token():
     batch = (torch.tensor([[5]]), torch.tensor([[1, 2]]))
     (loss,) = train(model, [batch], optimizer=optimizer)
     assert math.isfinite(loss)
+
+
+# --- conventions, floors, roles -------------------------------------------------------
+
+
+def test_three_conventions_of_who_shares(notebook_function):
+    """annotated-transformer#39: rows and losses of the V − 2 formula, known by hand."""
+    soft_target = notebook_function("13_training", "soft_target")
+    third = 0.4 / 3
+    assert_same(soft_target("V − 2", 2, 5, 0.4), [0, third, 0.6, third, third], 1e-12)
+    assert_same(soft_target("V − 2", 1, 5, 0.4), [0, 0.6, third, third, third], 1e-12)
+    assert_same(soft_target("V − 1", 1, 5, 0.4), [0.1, 0.6, 0.1, 0.1, 0.1], 1e-12)
+    assert_same(soft_target("all V", 1, 5, 0.4), [0.08, 0.68, 0.08, 0.08, 0.08], 1e-12)
+    log_p = torch.tensor([0, 1, 2, 0, -1]).double().log_softmax(0)
+    floor = 1.112457
+    for y, loss, divergence in ((2, 1.323744, 0.211287), (1, 1.790411, 0.677954)):
+        q = soft_target("V − 2", y, 5, 0.4)
+        assert -(q * log_p).sum().item() == pytest.approx(loss, abs=1e-6)
+        assert loss - floor == pytest.approx(divergence, abs=2e-6)
+        assert F.kl_div(log_p, q, reduction="sum").item() == pytest.approx(
+            divergence, abs=1e-6
+        )
+        ours = label_smoothed_loss(log_p, torch.tensor(y), smoothing=0.4).item()
+        theirs = -(soft_target("all V", y, 5, 0.4) * log_p).sum().item()
+        assert ours == pytest.approx(theirs, abs=1e-12)
+    uniform = torch.full((11,), -math.log(11)).double()
+    q = soft_target("V − 2", 4, 11, 0.1)
+    assert F.kl_div(uniform, q, reduction="sum").item() == pytest.approx(1.853090)
+
+
+@pytest.mark.parametrize(("size", "floor"), [(11, 1.5430), (3, 0.5514)])
+def test_two_softmaxes_have_a_floor_and_two_log_softmaxes_have_none(size, floor):
+    """SciCo#2, hw2vec#23: probabilities given to a loss that wants logits."""
+    targets = torch.tensor([1, 2, 1])
+    certain = 1000.0 * F.one_hot(targets, size)
+    loss = label_smoothed_loss(certain.softmax(-1), targets, smoothing=0.0)
+    assert loss.item() == pytest.approx(floor, abs=5e-5)
+    again = label_smoothed_loss(certain.log_softmax(-1), targets, smoothing=0.0)
+    assert again.item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_every_end_of_sequence_counts():
+    """transformers#23175, llm-course#33: were EOS the padding, nobody would stop."""
+    target = torch.tensor([[1, 5, 2, 0, 0], [1, 6, 7, 8, 2]])
+    assert tokens_that_count([(target, target)]).item() == 2 + 4
+    _, labels = teacher_forcing(target)
+    logits = torch.zeros(2, 4, VOCAB).double().requires_grad_()
+    label_smoothed_loss(logits, labels).backward()
+    moved = logits.grad.abs().amax(dim=-1) > 0
+    assert moved.tolist() == [[True, True, False, False], [True] * 4]
+
+
+def test_a_count_of_its_own_divides_the_sum():
+    logits, targets = normal(6, 5), torch.tensor([2, 0, 4, 1, 0, 2])
+    mean = label_smoothed_loss(logits, targets)
+    for count in (8, torch.tensor(8)):
+        part = label_smoothed_loss(logits, targets, count=count)
+        assert_same(part, mean * 4 / 8, 1e-12)
+
+
+def test_loss_where_there_are_no_numbers():
+    """On meta it says its shape; a value check in it would fail here."""
+    logits = torch.zeros(3, 4, 7, device="meta", dtype=torch.bfloat16)
+    loss = label_smoothed_loss(logits, torch.zeros(3, 4, dtype=torch.int64).to("meta"))
+    assert loss.is_meta
+    assert loss.shape == ()
+    assert loss.dtype == torch.float32
+
+
+# --- batches --------------------------------------------------------------------------
+
+
+def pairs_of(count: int, *, seed: int = 0):
+    """Pairs that are all different, of unequal lengths on either side."""
+    generator = seeded(seed)
+    found = []
+    for i in range(count):
+        n, m = torch.randint(1, 15, (2,), generator=generator).tolist()
+        found.append(([3 + i] * n, [1, *[3 + i] * m, 2]))
+    return found
+
+
+def one_round(stream: TokenBatches):
+    """All batches until every pair has come."""
+    iterator = iter(stream)
+    first = next(iterator)
+    return [first, *(next(iterator) for _ in range(len(stream.plan) - 1))]
+
+
+@pytest.mark.parametrize("pool", [1, 7, 20, 1000])
+def test_each_round_holds_each_pair_once_within_the_limit(pool):
+    pairs = pairs_of(83)
+    stream = TokenBatches(pairs, 60, generator=seeded(1), pool=pool)
+    orders, together = [], []
+    for _ in range(3):
+        rows = []
+        together.append(set())
+        for source, target in one_round(stream):
+            assert len(source) == len(target)
+            assert source.numel() <= 60
+            assert target.numel() <= 60
+            together[-1].add(frozenset(source[:, 0].tolist()))
+            for s, t in zip(source.tolist(), target.tolist(), strict=True):
+                rows.append(([x for x in s if x], [x for x in t if x]))
+                assert s == rows[-1][0] + [0] * (len(s) - len(rows[-1][0]))
+        assert sorted(rows) == sorted(pairs)
+        orders.append(rows)
+    assert orders[0] != orders[1] != orders[2]
+    if pool < 83:  # other neighbours each time, and not only another order of batches
+        assert together[0] != together[1] != together[2]
+
+
+def test_batches_are_as_large_as_the_limit_allows():
+    """A row more would not have fitted, in the order in which they were cut."""
+    pairs = pairs_of(60)
+    lengths = [(len(s), len(t)) for s, t in pairs]
+    order = list(range(60))
+    cut = cut_by_tokens(lengths, order, 50)
+    assert [i for batch in cut for i in batch] == order
+    for batch, after in zip(cut, cut[1:], strict=False):
+        grown = [*batch, after[0]]
+        widest = max(max(lengths[i]) for i in grown)
+        assert len(grown) * widest > 50
+    assert cut_by_tokens([(2, 9), (9, 2)], [0, 1], 17) == [[0], [1]]
+    assert cut_by_tokens([(2, 9), (9, 2)], [0, 1], 18) == [[0, 1]]
+
+
+def test_sorting_saves_padding_and_shuffles_the_batches():
+    lengths = torch.randint(1, 30, (400,), generator=seeded(2)).tolist()
+    pairs = [([3] * n, [1, *[3] * n, 2]) for n in lengths]
+
+    def padding(pool):
+        stream = TokenBatches(pairs, 200, generator=seeded(0), pool=pool)
+        sources = [source for source, _ in one_round(stream)]
+        share = sum((s == 0).sum().item() for s in sources)
+        widths = [source.shape[1] for source in sources]
+        return share / sum(s.numel() for s in sources), widths
+
+    (none, _), (some, _), (full, widths) = map(padding, (1, 40, 400))
+    assert full < 0.1 < some < 0.3 < none
+    falls = sum(a > b for a, b in zip(widths, widths[1:], strict=False))
+    assert 0.3 * len(widths) < falls < 0.7 * len(widths)
+
+
+def test_pools_meet_at_like_lengths():
+    """Every other pool falls, so that only one batch of a pool mixes long and short."""
+    pairs = [([3] * n, [1, *[3] * n, 2]) for n in [1, 12] * 60]
+    mixed = {}
+    for pool in (10, 120):
+        found = one_round(TokenBatches(pairs, 70, generator=seeded(0), pool=pool))
+        mixed[pool] = sum(bool((source == 0).any()) for source, _ in found)
+    assert mixed[120] <= 1
+    assert mixed[10] <= 12
+
+
+@pytest.mark.parametrize("stop", [0, 1, 4, 11, 12, 13, 30])
+def test_the_stream_goes_on_where_it_stood(stop):
+    """In the middle of a round, at its end, in a later round."""
+    make = lambda seed: TokenBatches(pairs_of(50), 60, generator=seeded(seed), pool=20)
+    whole = iter(make(3))
+    stream = make(3)
+    iterator = iter(stream)
+    for _ in range(stop):
+        next(whole)
+        next(iterator)
+    state = stream.state_dict()
+    for _ in range(7):  # what comes after must not change what was saved
+        next(iterator)
+    other = make(4)
+    next(iter(other))
+    other.load_state_dict(state)
+    for (a, b), (c, d), _ in zip(whole, other, range(40), strict=False):
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)
+
+
+def test_only_the_generator_decides():
+    """pytorch#91979 and others: data that draw from a generator nobody passed."""
+    torch.manual_seed(1)
+    before = torch.get_rng_state(), random.getstate()
+    one = one_round(TokenBatches(pairs_of(40), 60, generator=seeded(3)))
+    assert torch.equal(torch.get_rng_state(), before[0])
+    torch.manual_seed(2)
+    other = one_round(TokenBatches(pairs_of(40), 60, generator=seeded(3)))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(one, other, strict=True))
+    different = one_round(TokenBatches(pairs_of(40), 60, generator=seeded(4)))
+    assert [b[0].tolist() for b in one] != [b[0].tolist() for b in different]
+
+
+def test_any_padding_token_fills_up():
+    stream = TokenBatches([([3], [1, 2]), ([3, 4], [1, 2])], 8,
+                          generator=seeded(0), pad_id=9)  # fmt: skip
+    source, _ = next(iter(stream))
+    assert sorted(source.tolist()) == [[3, 4], [3, 9]]
+
+
+# --- every token weighs the same ------------------------------------------------------
+
+
+def gradients_of(model, group, **settings):
+    model.zero_grad()
+    loss = add_gradients(model, group, **settings)
+    return loss, [p.grad.clone() for p in model.parameters()]
+
+
+SPLITS = [[6], [3, 3], [1, 5], [2, 1, 3], [1] * 6]
+
+
+def uneven() -> tuple:
+    """Six rows with 2 to 7 labels that count, and one with none."""
+    source = tokens(6, 7)
+    target = F.pad(tokens(6, 7, seed=1), (1, 0), value=1)
+    for row, length in enumerate((3, 8, 4, 8, 1, 6)):
+        target[row, length:] = 0
+    return source, target
+
+
+@pytest.mark.equation("eq-token-mean")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("sizes", SPLITS)
+def test_gradients_do_not_depend_on_the_split(sizes, smoothing):
+    """transformers#24725, trl#2175: a mean of means weighs short batches more."""
+    model = small_model(dropout=0.0)
+    source, target = uneven()
+    logits = model(source, target[:, :-1])
+    labels = target[:, 1:]
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0,
+                           label_smoothing=smoothing)  # fmt: skip
+    model.zero_grad()
+    loss.backward()
+    expected = [p.grad.clone() for p in model.parameters()]
+    group = list(zip(source.split(sizes), target.split(sizes), strict=True))
+    total, found = gradients_of(model, group, smoothing=smoothing)
+    assert_same(total, loss.detach(), 1e-10)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_same(ours, theirs, 1e-10)
+
+
+class Two(OneProcess):
+    """One of two processes: it adds to each sum what the other one gives."""
+
+    num_processes = 2
+
+    def __init__(self, others):
+        self.others = list(others)
+        self.shares, self.shared = True, []
+
+    def reduce(self, tensor, reduction="sum"):
+        assert reduction == "sum"
+        return tensor + self.others.pop(0)
+
+    @contextlib.contextmanager
+    def no_sync(self, model):
+        self.shares = False
+        yield
+        self.shares = True
+
+    def backward(self, loss):
+        self.shared.append(self.shares)
+        super().backward(loss)
+
+
+@pytest.mark.equation("eq-token-mean")
+@pytest.mark.parametrize("first", [1, 2, 3, 5])
+def test_two_processes_take_the_mean_of_their_gradients(first):
+    model = small_model(dropout=0.0)
+    source, target = uneven()
+    loss, expected = gradients_of(model, [(source, target)])
+    sides = (side.split([first, 6 - first]) for side in (source, target))
+    shares = [[pair] for pair in zip(*sides, strict=True)]
+    counts = [tokens_that_count(share) for share in shares]
+    losses, found = [], []
+    for mine, other in ((0, 1), (1, 0)):
+        machine = Two([counts[other], 0.0])
+        part, gradients = gradients_of(model, shares[mine], accelerator=machine)
+        assert machine.others == []
+        losses.append(part)
+        found.append(gradients)
+    assert_same(sum(losses), loss, 1e-10)
+    for one, other, whole in zip(*found, expected, strict=True):
+        assert_same((one + other) / 2, whole, 1e-10)
+
+
+def test_gradients_are_shared_once_for_each_update():
+    model = small_model(dropout=0.0)
+    source, target = uneven()
+    group = list(zip(source.split(2), target.split(2), strict=True))
+    machine = Two([torch.tensor(0), 0.0])
+    add_gradients(model, group, accelerator=machine)
+    assert machine.shared == [False, False, True]
+
+
+def test_an_accumulated_update_is_that_of_the_whole_batch():
+    """Weights after three updates, each read in four batches or in one."""
+    source, target = uneven()
+    whole = [(source, target)] * 3
+    uneven_split = source.split([1, 2, 1, 2]), target.split([1, 2, 1, 2])
+    parts = list(zip(*uneven_split, strict=True)) * 3
+    results = []
+    for batches, accumulate in ((whole, 1), (parts, 4)):
+        model = small_model(dropout=0.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = train(model, batches, optimizer=optimizer, accumulate=accumulate)
+        assert len(losses) == 3
+        results.append((losses, [p.detach().clone() for p in model.parameters()]))
+    assert results[0][0] == pytest.approx(results[1][0], abs=1e-10)
+    for one, other in zip(results[0][1], results[1][1], strict=True):
+        assert_same(one, other, 1e-10)
+
+
+def test_the_last_update_may_have_fewer_batches_and_none_is_read_early():
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    read, seen = [], []
+
+    def stream():
+        for i, batch in enumerate(batches(7), start=1):
+            read.append(i)
+            yield batch
+
+    after = lambda step, loss: seen.append((step, len(read))) and False
+    losses = train(model, stream(), optimizer=optimizer, accumulate=3,
+                   after_step=after, start=10)  # fmt: skip
+    assert len(losses) == 3
+    assert seen == [(11, 3), (12, 6), (13, 7)]
+
+
+def test_errors_name_the_update_also_after_a_resume():
+    model = small_model()
+    optimizer = torch.optim.Adam(model.parameters())
+    with torch.no_grad():
+        model.target_embedding.weight[7] = math.nan
+    with pytest.raises(FloatingPointError, match="loss of update 41 is nan"):
+        train(model, batches(2), optimizer=optimizer, start=40)
+
+
+def test_a_scaler_may_leave_out_an_update_that_overflowed():
+    """With fp16 an infinite gradient is no error: the scaler skips it and goes on."""
+
+    class Scaled(OneProcess):
+        scaler = object()
+
+        def clip_grad_norm_(self, parameters, max_norm):
+            return torch.tensor(math.inf)
+
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    assert len(train(model, batches(2), optimizer=optimizer, accelerator=Scaled())) == 2
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_accelerate_in_one_process_changes_nothing(accumulate):
+    """Bit for bit, dropout on."""
+    accelerate = pytest.importorskip("accelerate")
+    runs = []
+    for accelerator in (None, accelerate.Accelerator(cpu=True)):
+        torch.manual_seed(5)
+        model = small_model(dropout=0.3)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+        schedule = NoamSchedule(optimizer, 16, 4)
+        if accelerator is not None:
+            model, optimizer = accelerator.prepare(model, optimizer)
+        losses = train(model, batches(7), optimizer=optimizer, schedule=schedule,
+                       accumulate=accumulate, accelerator=accelerator)  # fmt: skip
+        runs.append((losses, [p.detach().clone() for p in model.parameters()],
+                     optimizer.param_groups[0]["lr"]))  # fmt: skip
+    assert runs[0][0] == runs[1][0]
+    assert runs[0][2] == runs[1][2] == noam_rate(7 // accumulate + 1 + (accumulate > 1),
+                                                 16, 4)  # fmt: skip
+    for one, other in zip(runs[0][1], runs[1][1], strict=True):
+        assert torch.equal(one, other)
+
+
+# --- groups, processes, sizes of one --------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_optimiser_has_each_parameter_once(notebook_function, tied):
+    """nanoGPT#21: a tied matrix has several names and is one parameter."""
+    groups_of = notebook_function("13_training", "groups_by_module")
+    model = small_model(tie_embeddings=tied)
+    everything = sorted(id(p) for p in model.parameters())
+    for groups in ([{"params": list(model.parameters())}], groups_of(model, 0.1)):
+        optimizer = torch.optim.AdamW(groups)
+        listed = [p for group in optimizer.param_groups for p in group["params"]]
+        assert sorted(map(id, listed)) == everything
+    decayed = {id(p) for p in groups_of(model, 0.1)[0]["params"]}
+    for name, parameter in model.named_parameters():
+        matrix = parameter.dim() == 2 and "embedding" not in name
+        assert (id(parameter) in decayed) == matrix, name
+
+
+FRESH = """
+import torch
+from helpers import seeded, small_config
+from test_training import batches
+from aiayn import NoamSchedule, Transformer, train
+torch.use_deterministic_algorithms(True)
+torch.manual_seed(4)
+model = Transformer(small_config(dropout=0.2), generator=seeded(3))
+optimizer = torch.optim.Adam(model.parameters())
+schedule = NoamSchedule(optimizer, 16, 4)
+print(train(model, batches(5), optimizer=optimizer, schedule=schedule, accumulate=2))
+"""
+
+
+def test_two_fresh_processes_have_the_same_losses():
+    """flash-attention#429: the same seed, another run."""
+    root = Path(__file__).parents[1]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root / 'tests'}",
+    }
+    command = [sys.executable, "-W", "ignore", "-c", FRESH]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(2)
+    ]
+    runs = [process.communicate()[0] for process in processes]
+    assert runs[0] == runs[1]
+    assert runs[0].count(",") == 2
+
+
+@pytest.mark.parametrize("size", [VOCAB, 4])
+def test_a_batch_of_one_keeps_its_axes(size):
+    """ludwig#1726, OpenNMT-py#1094, tacotron2#303: through loss, searches and cache."""
+    model = small_model(source_vocab_size=size, target_vocab_size=size)
+    source, target = torch.tensor([[3]]), torch.tensor([[1, 2]])
+    logits = plain_logits(model, source, target[:, :1])
+    assert logits.shape == (1, 1, size)
+    assert label_smoothed_loss(logits, target[:, 1:]).shape == ()
+    cache = aiayn.DecoderCache(2)
+    assert greedy_decode(model, source, max_len=1).shape == (1, 1)
+    assert greedy_decode(model, source, max_len=1, cache=cache).shape == (1, 1)
+    found = beam_search(model, source, beam_size=2, max_len=1)
+    assert len(found) == 1
+    assert len(found[0][0].tokens) == 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    assert len(train(model, [(source, target)], optimizer=optimizer)) == 1
+    (one, pair) = next(iter(TokenBatches([([3], [1, 2])], 4, generator=seeded(0))))
+    assert (one.shape, pair.shape) == ((1, 1), (1, 2))

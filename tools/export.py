@@ -21,7 +21,7 @@ from nbformat import NotebookNode
 
 from notebooks import chapters, code_cells, module_of, prose_lines, read
 
-HAND_WRITTEN = {"__init__.py", "__main__.py", "tokens.py"}  # and the folder book/
+HAND_WRITTEN = {"__init__.py", "__main__.py", "run_folder.py", "tokens.py"}  # and book/
 ELSEWHERE = re.compile(r"^#\|[ \t]*export\w*[ \t]+\S+", re.M)
 
 

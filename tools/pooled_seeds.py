@@ -8,10 +8,8 @@ The record is src/aiayn/book/data/pooled_seeds.json, which chapter 10 shows. Lik
 of copy_seeds.py it holds a hash of the code and the pins that its numbers depend on.
 """
 
-import argparse
 import ast
 import copy
-import datetime
 import hashlib
 import itertools
 import json
@@ -20,13 +18,14 @@ import sys
 from pathlib import Path
 
 import copy_seeds
-from environment import FIXED, ROOT
+import records
+from environment import FIXED
 
 SEEDS = range(5)
 KEY_HEADS = (2, 1)
 UPDATES = (0, 5, 10, 20, 40, 80)  # after which sequences are counted
 RATE, BATCH_SIZE, TESTED, MAX_LENGTH = 1e-3, 64, 1000, 5
-RECORD = Path("src", "aiayn", "book", "data", "pooled_seeds.json")
+RECORD = records.DATA / "pooled_seeds.json"
 
 
 def inputs(root: Path) -> str:
@@ -36,7 +35,7 @@ def inputs(root: Path) -> str:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         if path.name == Path(__file__).name:
             tree.body = [n for n in tree.body if getattr(n, "name", "") in MEASURED]
-        digest.update(copy_seeds.essence(tree).encode())
+        digest.update(records.essence(tree).encode())
     settings = list(SEEDS), KEY_HEADS, UPDATES, RATE, BATCH_SIZE, TESTED, MAX_LENGTH
     digest.update(repr(settings).encode())
     return digest.hexdigest()
@@ -129,56 +128,22 @@ def measure(seed: int) -> dict:
 MEASURED = ("ways", "recovery", "measure")
 
 
-def record(root: Path) -> dict:
+def make(root: Path) -> dict:
     """Every seed."""
     os.environ.update(FIXED)  # before torch is loaded, as for the notebooks
     sys.path.insert(0, str(root / "src"))
-    import torch
-
-    before, rows = inputs(root), []
+    rows = []
     for seed in SEEDS:
         rows.append(measure(seed))
         print(json.dumps(rows[-1]), flush=True)
-    if inputs(root) != before:
-        raise SystemExit("the code changed meanwhile: nothing was stored")
     return {
-        "inputs": before,
-        "date": datetime.date.today().isoformat(),
-        "machine": copy_seeds.processor(),
-        "threads": 1,
-        "torch": torch.__version__.split("+")[0],
+        **records.circumstances(),
         "updates": list(UPDATES),
         "tested": TESTED,
         "seeds": rows,
     }
 
 
-def is_current(root: Path) -> bool:
-    path = root / RECORD
-    if not path.exists():
-        return False
-    return json.loads(path.read_text(encoding="utf-8"))["inputs"] == inputs(root)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--check", action="store_true", help="compare, train nothing")
-    parser.add_argument("--force", action="store_true", help="train in any case")
-    arguments = parser.parse_args()
-    root = arguments.root.resolve()
-    if is_current(root) and not arguments.force:
-        print(f"{RECORD.as_posix()} is current")
-        return
-    if arguments.check:
-        sys.exit(
-            f"{RECORD.as_posix()} is missing or older than the code that it measures: "
-            "run `make slow`, then `make run CHAPTER=10`"
-        )
-    text = json.dumps(record(root), indent=1) + "\n"
-    (root / RECORD).write_text(text, encoding="utf-8", newline="\n")
-    print(f"{RECORD.as_posix()} written: now run `make run CHAPTER=10`")
-
-
 if __name__ == "__main__":
-    main()
+    record = records.Record(RECORD, inputs, make, chapter=10)
+    record.main(__doc__.splitlines()[0])

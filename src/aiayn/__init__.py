@@ -73,7 +73,18 @@ _HOME = {
         "PrefixCache",
         "paged_attention",
     ),
-    "training": ("NoamSchedule", "label_smoothed_loss", "noam_rate", "train"),
+    "training": (
+        "Checkpoint",
+        "NoamSchedule",
+        "TokenBatches",
+        "average_checkpoints",
+        "label_smoothed_loss",
+        "load_checkpoint",
+        "noam_rate",
+        "read_checkpoint",
+        "save_checkpoint",
+        "train",
+    ),
     "copy_task": ("CopyTask", "exact_match", "train_copy_model"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -13,24 +13,35 @@ __all__ = [
     "check_progress",
     "check_symbols",
     "to_tensors",
+    "CopyBatches",
     "training_batches",
+    "check_stream",
     "short_sequences",
     "held_out_set",
     "exact_match",
     "copied",
-    "check_recipe",
     "validation_set",
     "CopyRun",
     "copy_optimizer",
+    "Update",
+    "CopyTraining",
+    "processes",
+    "check_recipe",
+    "check_place",
+    "check_same_recipe",
     "train_copy_model",
+    "load_copy_model",
 ]
 
 # %% ../../notebooks/14_copy_task.ipynb #14-004
+import dataclasses
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -38,9 +49,19 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from .decoding import greedy_decode
-from .tokens import BOS, EOS, PAD, check_positive, check_sizes
+from .grouped_query import GroupedQueryAttention
+from .multi_head import MultiHeadAttention
+from .scaled_dot_product import fused_attention
+from .tokens import BOS, EOS, PAD, check_positive, check_sizes, describe
 from .tokens import device as default_device
-from .training import NoamSchedule, train
+from aiayn.training import (
+    NoamSchedule,
+    load_checkpoint,
+    noam_rate,
+    read_checkpoint,
+    save_checkpoint,
+    train,
+)
 from .transformer import Transformer, TransformerConfig
 
 
@@ -157,24 +178,87 @@ def to_tensors(
     return source, F.pad(source, (1, 0), value=BOS)
 
 
+# %% ../../notebooks/14_copy_task.ipynb #14-013
+class CopyBatches:
+    """Batches of training sequences, without end: an iterator that knows its place.
+
+    Every process of several draws the same batch and takes its own rows of it, so that
+    what is trained on does not depend on how many there are.
+
+    Args:
+        task, batch_size: what to draw, and how many sequences for one batch.
+        generator: where the randomness comes from; its state is the place.
+        device: of the tensors.
+        process, n_processes: take rows process, process + n_processes, … of each batch.
+
+    Attributes:
+        n_tokens: tokens to be written in the last batch, in all processes.
+
+    Raises:
+        TypeError, ValueError: if batch_size is no integer of at least 1, or a process
+            would get no row.
+    """
+
+    def __init__(
+        self,
+        task: CopyTask,
+        batch_size: int,
+        generator: torch.Generator,
+        device: torch.device | str = "cpu",
+        *,
+        process: int = 0,
+        n_processes: int = 1,
+    ):
+        check_stream(batch_size, process, n_processes)
+        self.task, self.batch_size, self.generator = task, batch_size, generator
+        self.device, self.rows = device, slice(process, None, n_processes)
+        self.n_tokens = 0
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        drawn = self.task.draw("training", self.batch_size, self.generator)
+        source, target = to_tensors(self.task, drawn)
+        self.n_tokens = int((source != PAD).sum())
+        return source[self.rows].to(self.device), target[self.rows].to(self.device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The place: all that the batches to come depend on."""
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from a place."""
+        self.generator.set_state(state["generator"])
+
+
 def training_batches(
     task: CopyTask,
     batch_size: int,
     generator: torch.Generator,
     device: torch.device | str,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of training sequences, without end.
-
-    Raises:
-        TypeError, ValueError: if batch_size is no integer of at least 1.
-    """
-    check_sizes(batch_size=batch_size)
-    drawn = (task.draw("training", batch_size, generator) for _ in itertools.count())
-    pairs = (to_tensors(task, sequences) for sequences in drawn)
-    return ((source.to(device), target.to(device)) for source, target in pairs)
+) -> CopyBatches:
+    """Batches of training sequences, without end, all rows of each."""
+    return CopyBatches(task, batch_size, generator, device)
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-015
+# %% ../../notebooks/14_copy_task.ipynb #14-014
+def check_stream(batch_size: int, process: int, n_processes: int) -> None:
+    """Refuse what :class:`CopyBatches` cannot divide, naming the argument."""
+    check_sizes(batch_size=batch_size, n_processes=n_processes)
+    check_sizes(0, process=process)
+    if process >= n_processes:
+        raise ValueError(
+            f"process must be below n_processes={n_processes}, got {process}"
+        )
+    if batch_size < n_processes:
+        raise ValueError(
+            f"batch_size={batch_size} leaves some of n_processes={n_processes} "
+            "without a row"
+        )
+
+
+# %% ../../notebooks/14_copy_task.ipynb #14-017
 def short_sequences(
     task: CopyTask, part: str = "test", longest: int = 3
 ) -> list[tuple[int, ...]]:
@@ -208,7 +292,7 @@ def held_out_set(task: CopyTask, count: int = 10_000) -> list[tuple[int, ...]]:
     return list(chosen)[:count]
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-018
+# %% ../../notebooks/14_copy_task.ipynb #14-020
 def exact_match(
     model: nn.Module,
     task: CopyTask,
@@ -263,28 +347,7 @@ def copied(
     return (written == source).all(dim=-1)
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-022
-def check_recipe(
-    task: CopyTask, config: TransformerConfig, peak_rate: float | int, **counts: int
-) -> None:
-    """Refuse what :func:`train_copy_model` cannot use, naming the argument."""
-    smallest = min(config.source_vocab_size, config.target_vocab_size)
-    if smallest < task.vocab_size:
-        raise ValueError(
-            f"the task has {task.vocab_size} tokens, config has only {smallest}"
-        )
-    if config.max_len < task.max_length + 2:  # BOS before, EOS and one more after
-        raise ValueError(
-            f"sequences of {task.max_length} symbols need config.max_len of at least "
-            f"{task.max_length + 2}, got {config.max_len}"
-        )
-    if config.pad_id != PAD:
-        raise ValueError(f"config.pad_id is {config.pad_id}, the task pads with {PAD}")
-    check_positive(peak_rate=peak_rate)
-    check_sizes(**counts)
-
-
-# %% ../../notebooks/14_copy_task.ipynb #14-023
+# %% ../../notebooks/14_copy_task.ipynb #14-024
 def validation_set(
     task: CopyTask, count: int, generator: torch.Generator
 ) -> list[tuple[int, ...]]:
@@ -327,7 +390,143 @@ def copy_optimizer(
     return optimizer, NoamSchedule(optimizer, d_model, warmup, factor)
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-024
+# %% ../../notebooks/14_copy_task.ipynb #14-025
+@dataclass(frozen=True)
+class Update:
+    """What :func:`train_copy_model` tells of each update, for progress and metrics.
+
+    Attributes:
+        step: its number, from 1.
+        loss: in nats per token.
+        rate: learning rate that it was made with.
+        tokens: how many tokens were to be written, in all processes.
+        validation: share of validation sequences copied, if the model was validated.
+    """
+
+    step: int
+    loss: float
+    rate: float
+    tokens: int
+    validation: float | None
+
+
+@dataclass
+class CopyTraining:
+    """A training run in progress: all that changes from update to update.
+
+    Attributes:
+        task, sequences: what to copy; the validation sequences.
+        run: what has come of it so far.
+        optimizer, schedule, batches: as for :func:`~aiayn.training.train`.
+        accelerator: of Hugging Face Accelerate, or None.
+    """
+
+    task: CopyTask
+    sequences: list[tuple[int, ...]]
+    run: CopyRun
+    optimizer: torch.optim.Optimizer
+    schedule: NoamSchedule
+    batches: CopyBatches
+    accelerator: object | None = None
+
+    def validate(self) -> float:
+        """Share of validation sequences copied; several processes divide the work."""
+        index, n = processes(self.accelerator)
+        mine = self.sequences[index::n]
+        count = exact_match(self.run.model, self.task, mine).sum().item() if mine else 0
+        if self.accelerator is not None:  # all processes agree on the sum
+            count = torch.tensor(float(count), device=self.accelerator.device)
+            count = self.accelerator.reduce(count, "sum").item()
+        return count / len(self.sequences)
+
+    def count(self, loss: float, validate_every: int) -> Update:
+        """Note an update that was made, and validate if its turn has come."""
+        self.run.losses.append(loss)
+        step, share = len(self.run.losses), None
+        if step % validate_every == 0:
+            share = self.validate()
+            self.run.validation.append((step, share))
+        schedule = self.schedule
+        rate = noam_rate(step, schedule.d_model, schedule.warmup, schedule.factor)
+        return Update(step, loss, rate, self.batches.n_tokens, share)
+
+    def save(self, path: Path, recipe: dict) -> None:
+        """Write a checkpoint, in one process; the others wait."""
+        if self.accelerator is None or self.accelerator.is_main_process:
+            save_checkpoint(
+                path, self.run.model, config=self.run.model.config,
+                optimizer=self.optimizer, schedule=self.schedule, batches=self.batches,
+                step=len(self.run.losses),
+                extra={"recipe": recipe, "losses": self.run.losses,
+                       "validation": [list(pair) for pair in self.run.validation]},
+            )  # fmt: skip
+        if self.accelerator is not None:
+            self.accelerator.wait_for_everyone()
+
+    def resume(self, path: Path, recipe: dict) -> None:
+        """Go on from a checkpoint of the same recipe."""
+        check_same_recipe(path, read_checkpoint(path).extra, recipe)
+        found = load_checkpoint(
+            path, self.run.model, optimizer=self.optimizer, schedule=self.schedule,
+            batches=self.batches,
+        )  # fmt: skip
+        self.run.losses[:] = found.extra["losses"]
+        pairs = found.extra["validation"]
+        self.run.validation[:] = [(step, share) for step, share in pairs]
+
+
+def processes(accelerator: object | None) -> tuple[int, int]:
+    """Which process this is, and how many there are."""
+    if accelerator is None:
+        return 0, 1
+    return accelerator.process_index, accelerator.num_processes
+
+
+# %% ../../notebooks/14_copy_task.ipynb #14-026
+def check_recipe(
+    task: CopyTask, config: TransformerConfig, peak_rate: float | int, **counts: int
+) -> None:
+    """Refuse what :func:`train_copy_model` cannot use, naming the argument."""
+    smallest = min(config.source_vocab_size, config.target_vocab_size)
+    if smallest < task.vocab_size:
+        raise ValueError(
+            f"the task has {task.vocab_size} tokens, config has only {smallest}"
+        )
+    if config.max_len < task.max_length + 2:  # BOS before, EOS and one more after
+        raise ValueError(
+            f"sequences of {task.max_length} symbols need config.max_len of at least "
+            f"{task.max_length + 2}, got {config.max_len}"
+        )
+    if config.pad_id != PAD:
+        raise ValueError(f"config.pad_id is {config.pad_id}, the task pads with {PAD}")
+    check_positive(peak_rate=peak_rate)
+    check_sizes(**counts)
+
+
+def check_place(device, accelerator, checkpoint, after_step) -> None:
+    """Refuse a place that is named twice, and what is no path or no function."""
+    if device is not None and accelerator is not None:
+        raise ValueError(f"accelerator brings its own device: leave out {device!r}")
+    if checkpoint is not None and not isinstance(checkpoint, str | Path):
+        raise TypeError(f"checkpoint must be a path, got {describe(checkpoint)}")
+    if after_step is not None and not callable(after_step):
+        raise TypeError(f"after_step must be a function, got {describe(after_step)}")
+
+
+def check_same_recipe(path: Path, extra: dict, recipe: dict) -> None:
+    """Refuse to go on with other settings than a checkpoint was made with."""
+    stored = extra.get("recipe")
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path} is no checkpoint of train_copy_model")
+    for name in {**recipe, **stored}:
+        if stored.get(name) != recipe.get(name):
+            raise ValueError(
+                f"{path} was trained with {name}={stored.get(name)!r}, expected "
+                f"{recipe.get(name)!r}: use its settings, or another path"
+            )
+
+
+# %% ../../notebooks/14_copy_task.ipynb #14-027
 def train_copy_model(
     task: CopyTask | None = None,
     config: TransformerConfig | None = None,
@@ -341,7 +540,13 @@ def train_copy_model(
     n_validation: int = 500,
     validate_every: int = 50,
     max_steps: int = 1000,
+    attention: Callable = MultiHeadAttention,
+    attend: Callable = fused_attention,
     device: torch.device | None = None,
+    accelerator=None,
+    checkpoint: str | Path | None = None,
+    save_every: int | None = None,
+    after_step: Callable[[Update], bool | None] | None = None,
 ) -> CopyRun:
     """Train a small Transformer until it copies sequences it has never seen.
 
@@ -349,38 +554,90 @@ def train_copy_model(
 
     Args:
         task, config: what to copy and with which model; the book's unless given.
-        seed: of the weights and the data.
+        seed: of the weights and the data. What dropout draws is torch's global state.
         batch_size, peak_rate, warmup, beta2, smoothing: of the recipe (chapter 13).
         n_validation: how many validation sequences there are.
         validate_every, max_steps: in updates.
+        attention, attend: of the model. A configuration with ``n_kv_heads`` gets a
+            :class:`~aiayn.grouped_query.GroupedQueryAttention` unless another is given.
         device: :func:`aiayn.device` unless given.
+        accelerator: an ``accelerate.Accelerator``, which brings device, precision and
+            the other processes; a batch is divided among them.
+        checkpoint: a file that holds the run. If it exists, the run goes on from there,
+            to the same numbers as if it had never stopped.
+        save_every: updates between two checkpoints; validate_every unless given. The
+            last update is always saved.
+        after_step: called in every process with each :class:`Update`, before it is
+            saved; the run ends when it returns True.
 
     Raises:
-        ValueError: if a number is out of range or the configuration does not fit the
-            task.
+        TypeError: if an argument is of the wrong kind.
+        ValueError: if a number is out of range, the configuration does not fit the
+            task, or the checkpoint was made with other settings.
     """
     task = CopyTask() if task is None else task
     config = TransformerConfig.toy(task.vocab_size) if config is None else config
+    save_every = validate_every if save_every is None else save_every
     check_recipe(task, config, peak_rate, batch_size=batch_size, warmup=warmup,
                  n_validation=n_validation, validate_every=validate_every,
-                 max_steps=max_steps)  # fmt: skip
+                 max_steps=max_steps, save_every=save_every)  # fmt: skip
+    check_place(device, accelerator, checkpoint, after_step)
+    recipe = {
+        "task": dataclasses.asdict(task), "seed": seed, "batch_size": batch_size,
+        "peak_rate": peak_rate, "warmup": warmup, "beta2": beta2,
+        "smoothing": smoothing, "n_validation": n_validation,
+        "validate_every": validate_every,
+    }  # fmt: skip
+    if accelerator is not None:
+        device = accelerator.device
     device = default_device() if device is None else device
+    if config.n_kv_heads is not None and attention is MultiHeadAttention:
+        attention = GroupedQueryAttention
+
     generator = torch.Generator().manual_seed(seed)
-    held_out = validation_set(task, n_validation, generator)
-    model = Transformer(config, generator=generator).to(device)
+    sequences = validation_set(task, n_validation, generator)
+    seams = {"attention": attention, "attend": attend}
+    model = Transformer(config, **seams, generator=generator).to(device)
     optimizer, schedule = copy_optimizer(model, peak_rate, warmup, beta2)
+    index, n = processes(accelerator)
+    batches = CopyBatches(
+        task, batch_size, generator, device, process=index, n_processes=n
+    )
     run = CopyRun(model, [], [])
+    training = CopyTraining(
+        task, sequences, run, optimizer, schedule, batches, accelerator
+    )
+    if checkpoint is not None and Path(checkpoint).exists():
+        training.resume(Path(checkpoint), recipe)
 
-    def validate(step: int, loss: float) -> bool:
-        if step % validate_every == 0:
-            right = exact_match(model, task, held_out)
-            run.validation.append((step, right.double().mean().item()))
-        return run.finished or step >= max_steps
+    def after_update(_step: int, loss: float) -> bool:
+        update = training.count(loss, validate_every)
+        ends = after_step is not None and bool(after_step(update))
+        ends = ends or run.finished or update.step >= max_steps
+        if checkpoint is not None and (ends or update.step % save_every == 0):
+            training.save(Path(checkpoint), recipe)
+        return ends
 
-    batches = training_batches(task, batch_size, generator, device)
-    run.losses = train(
-        model, batches, optimizer=optimizer, schedule=schedule,
-        smoothing=smoothing, after_step=validate,
-    )  # fmt: skip
+    wrapped, settings = model, {}
+    if accelerator is not None:
+        wrapped, optimizer = accelerator.prepare(model, optimizer)
+        settings = {"accelerator": accelerator}
+    if not run.finished and len(run.losses) < max_steps:
+        train(
+            wrapped, batches, optimizer=optimizer, schedule=schedule,
+            smoothing=smoothing, after_step=after_update, start=len(run.losses),
+            **settings,
+        )  # fmt: skip
     model.eval()
     return run
+
+
+# %% ../../notebooks/14_copy_task.ipynb #14-044
+def load_copy_model() -> Transformer:
+    """The trained copy model that comes with the package, in evaluation mode.
+
+    Its vocabulary is that of ``CopyTask()``; ``copy_model.json`` beside the weights, in
+    ``aiayn/book/data``, says how it was trained and tested.
+    """
+    with as_file(files("aiayn.book") / "data" / "copy_model.safetensors") as path:
+        return load_checkpoint(path).model

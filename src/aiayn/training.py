@@ -2,11 +2,13 @@
 """The training recipe.
 
 A Transformer is trained by one loss, one optimiser and one schedule of the learning
-rate, in one short loop.
+rate, in one short loop whose state can be saved and taken up again exactly.
 """
 
 # %% auto #0
 __all__ = [
+    "FORMAT",
+    "MAY_DIFFER",
     "check_loss_settings",
     "check_loss_inputs",
     "label_smoothed_loss",
@@ -14,19 +16,66 @@ __all__ = [
     "noam_rate",
     "check_optimizer",
     "NoamSchedule",
+    "check_pairs",
+    "cut_by_tokens",
+    "TokenBatches",
+    "tokens_that_count",
+    "OneProcess",
+    "add_gradients",
     "check_batch",
+    "unwrapped",
+    "check_accelerator",
     "refuse_non_finite",
     "train",
+    "pack",
+    "unpack",
+    "write_whole",
+    "GlobalGenerators",
+    "check_path",
+    "check_parts",
+    "stored_once",
+    "refuse_non_finite_weights",
+    "parameter_names",
+    "own_config",
+    "kind_of",
+    "state_of_run",
+    "save_checkpoint",
+    "CheckpointFile",
+    "read_checkpoint",
+    "check_configs",
+    "fitting_weights",
+    "check_same_model",
+    "built_model",
+    "optimizer_state",
+    "restore",
+    "Checkpoint",
+    "load_checkpoint",
+    "average_checkpoints",
 ]
 
 # %% ../../notebooks/13_training.ipynb #13-004
+import copy
+import dataclasses
+import json
 import math
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pad_sequence
 
+from .grouped_query import GroupedQueryAttention
+from .multi_head import MultiHeadAttention
 from aiayn.tokens import (
     PAD,
     check_integers,
@@ -35,7 +84,14 @@ from aiayn.tokens import (
     check_probability,
     check_representable,
     check_sizes,
+    check_token_roles,
     describe,
+)
+from aiayn.transformer import (
+    Transformer,
+    TransformerConfig,
+    check_config,
+    plain_names,
 )
 
 
@@ -47,9 +103,11 @@ def check_loss_settings(smoothing, pad_id) -> None:
         raise TypeError(f"pad_id must be an integer token id, got {pad_id!r}")
 
 
-def check_loss_inputs(logits, targets, smoothing, pad_id) -> None:
+def check_loss_inputs(logits, targets, smoothing, pad_id, count) -> None:
     """Refuse what :func:`label_smoothed_loss` cannot mean, naming the argument."""
     check_loss_settings(smoothing, pad_id)
+    if count is not None and not isinstance(count, Tensor):
+        check_sizes(count=count)
     check_integers(targets=targets)
     check_representable(targets, pad_id=pad_id)
     if not isinstance(logits, Tensor) or not logits.is_floating_point():
@@ -68,6 +126,7 @@ def label_smoothed_loss(
     *,
     smoothing: float | int = 0.1,
     pad_id: int = PAD,
+    count: int | Int[Tensor, ""] | None = None,
 ) -> Float[Tensor, ""]:
     """Cross-entropy against softened targets, per token, padding left out.
 
@@ -79,6 +138,8 @@ def label_smoothed_loss(
         targets: the token that should come next; ``pad_id`` where there is none.
         smoothing: ε.
         pad_id: targets that do not count.
+        count: what the sum is divided by, for a part of a larger batch; the number of
+            targets that count unless given.
 
     Returns:
         The mean over all tokens that count, in nats; exactly 0 when none does.
@@ -88,7 +149,7 @@ def label_smoothed_loss(
             None.
         ValueError: if smoothing is outside [0, 1] or the shapes do not fit.
     """
-    check_loss_inputs(logits, targets, smoothing, pad_id)
+    check_loss_inputs(logits, targets, smoothing, pad_id, count)
     exact = torch.promote_types(logits.dtype, torch.float32)
     counts = targets != pad_id
     logits = logits.masked_fill(~counts.unsqueeze(-1), 0.0)  # whatever stands there
@@ -97,7 +158,9 @@ def label_smoothed_loss(
     loss = -log_p.gather(-1, index).squeeze(-1)
     if smoothing:  # with ε = 0 a class of probability 0 would give 0 · ∞
         loss = (1 - smoothing) * loss - smoothing * log_p.mean(dim=-1)
-    return loss.masked_fill(~counts, 0.0).sum() / counts.sum().clamp(min=1)
+    if count is None:
+        count = counts.sum().clamp(min=1)
+    return loss.masked_fill(~counts, 0.0).sum() / count
 
 
 # %% ../../notebooks/13_training.ipynb #13-016
@@ -124,7 +187,7 @@ def teacher_forcing(
     return target[:, :-1], target[:, 1:]
 
 
-# %% ../../notebooks/13_training.ipynb #13-021
+# %% ../../notebooks/13_training.ipynb #13-023
 def noam_rate(
     step: int, d_model: int, warmup: int = 4000, factor: float | int = 1.0
 ) -> float:
@@ -151,14 +214,14 @@ def noam_rate(
     return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-# %% ../../notebooks/13_training.ipynb #13-023
+# %% ../../notebooks/13_training.ipynb #13-025
 def check_optimizer(optimizer) -> None:
     """Refuse what is not an optimiser of torch."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer must be one of torch's, got {describe(optimizer)}")
 
 
-# %% ../../notebooks/13_training.ipynb #13-024
+# %% ../../notebooks/13_training.ipynb #13-026
 class NoamSchedule(torch.optim.lr_scheduler.LRScheduler):
     """Gives update number s of an optimiser the rate of :eq:`eq-noam-rate`.
 
@@ -184,17 +247,269 @@ class NoamSchedule(torch.optim.lr_scheduler.LRScheduler):
         rate = noam_rate(self.last_epoch + 1, self.d_model, self.warmup, self.factor)
         return [rate] * len(self.optimizer.param_groups)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where another stood, if it was this very schedule."""
+        for name in ("d_model", "warmup", "factor"):
+            mine, theirs = getattr(self, name), state_dict.get(name)
+            if mine != theirs:
+                raise ValueError(f"the state is of {name}={theirs}, not {name}={mine}")
+        super().load_state_dict(state_dict)
 
-# %% ../../notebooks/13_training.ipynb #13-028
+
+# %% ../../notebooks/13_training.ipynb #13-032
+def check_pairs(pairs, max_tokens: int, pad_id: int) -> None:
+    """Refuse pairs that no batch can hold, naming the first."""
+    if len(pairs) == 0:
+        raise ValueError("pairs is empty: expected at least one (source, target)")
+    for i, pair in enumerate(pairs):
+        if len(pair) != 2:
+            raise ValueError(
+                f"pairs[{i}] must be (source, target), got {len(pair)} parts"
+            )
+        for name, least, tokens in zip(("source", "target"), (1, 2), pair):
+            if not least <= len(tokens) <= max_tokens:
+                raise ValueError(
+                    f"the {name} of pairs[{i}] must have {least} to "
+                    f"max_tokens={max_tokens} tokens, got {len(tokens)}"
+                )
+            if pad_id in tokens:
+                raise ValueError(f"the {name} of pairs[{i}] holds pad_id={pad_id}")
+
+
+# %% ../../notebooks/13_training.ipynb #13-034
+def cut_by_tokens(
+    lengths: Sequence[tuple[int, int]], order: Sequence[int], max_tokens: int
+) -> list[list[int]]:
+    """``order`` cut into batches whose places, padding included, keep to a limit.
+
+    Args:
+        lengths: of source and target, for each pair.
+        order: numbers of pairs.
+        max_tokens: most places on either side of a batch: rows times longest row.
+    """
+    batches: list[list[int]] = []
+    longest = [0, 0]
+    for i in order:
+        grown = [max(most, length) for most, length in zip(longest, lengths[i])]
+        if not batches or (len(batches[-1]) + 1) * max(grown) > max_tokens:
+            batches.append([])
+            grown = list(lengths[i])
+        batches[-1].append(i)
+        longest = grown
+    return batches
+
+
+# %% ../../notebooks/13_training.ipynb #13-036
+class TokenBatches:
+    """Batches of pairs of similar length, with at most so many tokens on either side.
+
+    Endless: each time round, all pairs in a new random order, sorted by length in
+    pools, cut into batches; and these in random order.
+
+    Args:
+        pairs: source tokens, and target tokens from BOS to EOS, of each pair.
+        max_tokens: most places, padding included, in the sources of a batch, and in
+            its targets.
+        generator: decides on every order; it must serve nothing else.
+        pool: how many pairs, neighbours in the random order, are sorted by length; 1
+            sorts none.
+        pad_id: fills up shorter rows.
+
+    Raises:
+        TypeError: if an argument is of the wrong kind.
+        ValueError: if there are no pairs, or one is longer than a batch may be.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+        max_tokens: int,
+        *,
+        generator: torch.Generator,
+        pool: int = 10_000,
+        pad_id: int = PAD,
+    ):
+        check_sizes(max_tokens=max_tokens, pool=pool)
+        check_token_roles(pad_id=pad_id)
+        check_pairs(pairs, max_tokens, pad_id)
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(
+                f"generator must be a torch.Generator, got {describe(generator)}"
+            )
+        self.pairs, self.max_tokens, self.pool = pairs, max_tokens, pool
+        self.generator, self.pad_id = generator, pad_id
+        self.round_began: Tensor | None = None  # the generator's state at that time
+        self.plan: list[list[int]] = []
+        self.done = 0
+
+    def shuffled(self, items: list) -> list:
+        """The same in a random order."""
+        order = torch.randperm(len(items), generator=self.generator)
+        return [items[i] for i in order.tolist()]
+
+    def begin_round(self) -> None:
+        """Decide which pairs form a batch, and the order of the batches."""
+        self.round_began, self.done = self.generator.get_state(), 0
+        lengths = [(len(source), len(target)) for source, target in self.pairs]
+        order = self.shuffled(list(range(len(self.pairs))))
+        for first in range(0, len(order), self.pool):
+            pool = order[first : first + self.pool]
+            falling = first // self.pool % 2 == 1  # so that pools meet at like lengths
+            pool.sort(key=lambda i: (max(lengths[i]), lengths[i]), reverse=falling)
+            order[first : first + self.pool] = pool
+        self.plan = cut_by_tokens(lengths, order, self.max_tokens)
+        self.plan = self.shuffled(self.plan)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            if self.done == len(self.plan):
+                self.begin_round()
+            rows = [self.pairs[i] for i in self.plan[self.done]]
+            self.done += 1
+            source, target = (
+                pad_sequence(
+                    [torch.tensor(tokens) for tokens in side],
+                    batch_first=True,
+                    padding_value=self.pad_id,
+                )
+                for side in zip(*rows, strict=True)
+            )
+            yield source, target
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands: this round's beginning, and batches given since."""
+        settings = {
+            "pairs": len(self.pairs),
+            "max_tokens": self.max_tokens,
+            "pool": self.pool,
+        }
+        return {**settings, "round_began": self.round_began, "done": self.done,
+                "generator": self.generator.get_state()}  # fmt: skip
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where another stood, if it had as many pairs and these settings."""
+        own = self.state_dict()
+        if lacking := sorted(set(own) - set(state_dict)):
+            raise ValueError(f"the state lacks {', '.join(lacking)}")
+        for name in ("pairs", "max_tokens", "pool"):
+            if own[name] != state_dict[name]:
+                raise ValueError(
+                    f"the state is of {name}={state_dict[name]}, not {name}={own[name]}"
+                )
+        self.round_began, self.plan = state_dict["round_began"], []
+        if self.round_began is not None:
+            self.generator.set_state(self.round_began)
+            self.begin_round()
+        self.done = state_dict["done"]
+        self.generator.set_state(state_dict["generator"])
+
+
+# %% ../../notebooks/13_training.ipynb #13-040
+def tokens_that_count(
+    group: Sequence[tuple[Tensor, Tensor]], pad_id: int = PAD
+) -> Int[Tensor, ""]:
+    """How many labels of some batches are no padding."""
+    labels = [teacher_forcing(target)[1] for _, target in group]
+    return torch.stack([(label != pad_id).sum() for label in labels]).sum()
+
+
+# %% ../../notebooks/13_training.ipynb #13-042
+class OneProcess:
+    """What the loop asks of an accelerator, where there is one process and no scaling.
+
+    An ``accelerate.Accelerator`` has the same methods, for many processes and devices.
+    """
+
+    num_processes = 1
+    scaler = None
+
+    def autocast(self) -> AbstractContextManager:
+        """Around a forward pass: every number in its own precision."""
+        return nullcontext()
+
+    def no_sync(self, model: nn.Module) -> AbstractContextManager:
+        """Around a backward pass whose gradients are not shared yet."""
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        """Add this loss's gradients to those of the parameters."""
+        loss.backward()
+
+    def reduce(self, tensor: Tensor, reduction: str = "sum") -> Tensor:
+        """The sum over all processes."""
+        return tensor
+
+    def clip_grad_norm_(self, parameters: Iterable, max_norm: float) -> Tensor:
+        """The norm of all gradients, which is cut down to ``max_norm``."""
+        return nn.utils.clip_grad_norm_(parameters, max_norm)
+
+
+# %% ../../notebooks/13_training.ipynb #13-043
+def add_gradients(
+    model: nn.Module,
+    group: Sequence[tuple[Tensor, Tensor]],
+    *,
+    smoothing: float | int = 0.1,
+    pad_id: int = PAD,
+    accelerator: Any = None,
+) -> Float[Tensor, ""]:
+    """Backward through the batches of one update; every token weighs the same.
+
+    Implements :eq:`eq-token-mean`: gradients add up over batches and processes, so each
+    batch gives the sum of its losses over the number of tokens in all of them.
+
+    Returns:
+        The loss of the update, in nats per token.
+    """
+    machine = OneProcess() if accelerator is None else accelerator
+    count = machine.reduce(tokens_that_count(group, pad_id)).clamp(min=1)
+    total = torch.zeros((), device=count.device)
+    for i, (source, target) in enumerate(group, start=1):
+        read, labels = teacher_forcing(target)
+        with nullcontext() if i == len(group) else machine.no_sync(model):
+            with machine.autocast():
+                logits = model(source, read)
+            loss = label_smoothed_loss(
+                logits, labels, smoothing=smoothing, pad_id=pad_id, count=count
+            )
+            machine.backward(loss * machine.num_processes)  # which takes their mean
+        total = total + loss.detach()
+    return machine.reduce(total)
+
+
+# %% ../../notebooks/13_training.ipynb #13-047
 def check_batch(model: nn.Module, source, target, optimizer) -> None:
-    """Refuse tokens outside the vocabulary and a learning rate that is no number."""
-    check_model_tokens(model, source=source, target=target)
+    """Refuse tokens outside the vocabulary, no targets, a rate that is no number."""
+    check_model_tokens(unwrapped(model), source=source, target=target)
+    teacher_forcing(target)
     for group in optimizer.param_groups:
         if not math.isfinite(group["lr"]):
             raise ValueError(f"learning rate must be finite, got {group['lr']}")
 
 
-# %% ../../notebooks/13_training.ipynb #13-029
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside the wrapper that shares its gradients among processes."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def check_accelerator(accelerator, accumulate: int) -> None:
+    """Refuse a number of batches that is none, and an accelerator that divides too."""
+    check_sizes(accumulate=accumulate)
+    needed = ("autocast", "no_sync", "backward", "reduce", "clip_grad_norm_")
+    if accelerator is not None and not all(hasattr(accelerator, x) for x in needed):
+        raise TypeError(
+            "accelerator must be an accelerate.Accelerator, "
+            f"got {describe(accelerator)}"
+        )
+    divided = getattr(accelerator, "gradient_accumulation_steps", 1)
+    if divided != 1:
+        raise ValueError(
+            f"accelerator divides by gradient_accumulation_steps={divided}: leave it "
+            "at 1 and pass accumulate, which weighs tokens"
+        )
+
+
+# %% ../../notebooks/13_training.ipynb #13-048
 def refuse_non_finite(step: int, what: str, number: float) -> None:
     """Stop at a NaN or infinite loss or gradient, before it reaches a parameter."""
     if not math.isfinite(number):
@@ -204,7 +519,7 @@ def refuse_non_finite(step: int, what: str, number: float) -> None:
         )
 
 
-# %% ../../notebooks/13_training.ipynb #13-030
+# %% ../../notebooks/13_training.ipynb #13-049
 def train(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -213,21 +528,28 @@ def train(
     schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
     smoothing: float | int = 0.1,
     pad_id: int = PAD,
+    accumulate: int = 1,
+    accelerator: Any = None,
     after_step: Callable[[int, float], bool] | None = None,
+    start: int = 0,
 ) -> list[float]:
-    """The training loop: one update of the weights for each batch.
+    """The training loop: one update of the weights for every ``accumulate`` batches.
 
     Args:
         model: called as ``model(source, decoder_input)``; put into training mode.
         batches: pairs (source, target), the target from BOS to EOS and padded; the loop
-            ends with them.
+            ends with them. None is read before it is needed.
         optimizer, schedule: how weights and rate change.
         smoothing, pad_id: as for :func:`label_smoothed_loss`.
-        after_step: called with the number of the update, from 1, and its loss; the loop
-            ends when it returns True.
+        accumulate: batches for one update; the last may have fewer.
+        accelerator: an ``accelerate.Accelerator`` whose ``prepare`` gave model and
+            optimizer (not the schedule); each process reads batches of its own.
+        after_step: called with the number of the update and its loss; the loop ends
+            when it returns True.
+        start: updates that were made before.
 
     Returns:
-        The loss of each update, in nats per token.
+        The loss of each update, in nats per token, over all processes.
 
     Raises:
         TypeError, ValueError: for settings out of range, tokens outside the model's
@@ -237,22 +559,535 @@ def train(
     """
     check_loss_settings(smoothing, pad_id)
     check_optimizer(optimizer)
+    check_accelerator(accelerator, accumulate)
+    check_sizes(0, start=start)
+    machine = OneProcess() if accelerator is None else accelerator
+    place = optimizer.param_groups[0]["params"][0].device
+    stream = iter(batches)
     losses: list[float] = []
-    for source, target in batches:
-        check_batch(model, source, target, optimizer)
-        decoder_input, labels = teacher_forcing(target)
+    while group := list(islice(stream, accumulate)):
+        step = start + len(losses) + 1
+        for source, target in group:
+            check_batch(model, source, target, optimizer)
+        group = [(source.to(place), target.to(place)) for source, target in group]
         model.train()
-        logits = model(source, decoder_input)
-        loss = label_smoothed_loss(logits, labels, smoothing=smoothing, pad_id=pad_id)
-        losses.append(loss.item())
-        refuse_non_finite(len(losses), "loss", losses[-1])
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), math.inf)  # clips nothing
-        refuse_non_finite(len(losses), "gradient norm", norm.item())
+        loss = add_gradients(model, group, smoothing=smoothing, pad_id=pad_id,
+                             accelerator=accelerator)  # fmt: skip
+        losses.append(loss.item())
+        refuse_non_finite(step, "loss", losses[-1])
+        norm = machine.clip_grad_norm_(model.parameters(), math.inf)  # clips nothing
+        if machine.scaler is None:  # else an update that overflowed is left out
+            refuse_non_finite(step, "gradient norm", norm.item())
         optimizer.step()
         if schedule is not None:
             schedule.step()
-        if after_step is not None and after_step(len(losses), losses[-1]):
+        if after_step is not None and after_step(step, losses[-1]):
             break
     return losses
+
+
+# %% ../../notebooks/13_training.ipynb #13-060
+def pack(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """``value`` as JSON can hold it; tensors go into ``tensors``, by where they stood.
+
+    Raises:
+        TypeError: if it holds anything but numbers, text, lists, tuples, dictionaries
+            and tensors.
+    """
+    match value:
+        case Tensor():
+            while name in tensors:
+                name += "_"
+            tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+            return {"__tensor__": name}
+        case Mapping():
+            items = [
+                (key, pack(x, f"{name}.{key}", tensors)) for key, x in value.items()
+            ]
+            if all(isinstance(key, str) and key[:2] != "__" for key in value):
+                return dict(items)
+            if all(isinstance(key, str | int) for key in value):
+                return {"__items__": items}  # such as an optimiser's, by number
+        case list() | tuple():
+            items = [pack(x, f"{name}.{i}", tensors) for i, x in enumerate(value)]
+            return items if isinstance(value, list) else {"__tuple__": items}
+        case None | bool() | int() | float() | str():
+            return value
+    raise TypeError(
+        f"{name} must be numbers, text, lists, dictionaries and tensors to be saved, "
+        f"got {describe(value)}"
+    )
+
+
+def unpack(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What :func:`pack` was given."""
+    match value:
+        case {"__tensor__": name}:
+            return tensors[name]
+        case {"__items__": items}:
+            return {key: unpack(x, tensors) for key, x in items}
+        case {"__tuple__": items}:
+            return tuple(unpack(x, tensors) for x in items)
+        case dict():
+            return {key: unpack(x, tensors) for key, x in value.items()}
+        case list():
+            return [unpack(x, tensors) for x in value]
+    return value
+
+
+# %% ../../notebooks/13_training.ipynb #13-062
+def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+    """Write a file so that its name means the old content or the new, never a part."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path.parent} is no folder: make it first")
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.unlink(missing_ok=True)  # what a kill may have left
+        partial.touch()
+        rights = partial.stat().st_mode
+        write(partial)
+        partial.chmod(rights)  # safetensors lets nobody else read
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())  # on the disk before it gets the name
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # the name itself, too
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+# %% ../../notebooks/13_training.ipynb #13-064
+class GlobalGenerators:
+    """Torch's own generators, from which dropout draws, as one thing to save."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each device's generator."""
+        state: dict[str, Any] = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        if torch.backends.mps.is_available():
+            state["mps"] = torch.mps.get_rng_state()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from there, on the devices that this machine has as well."""
+        torch.set_rng_state(state_dict["cpu"])
+        here = self.state_dict()
+        if len(state_dict.get("cuda", ())) == len(here.get("cuda", (None,))):
+            torch.cuda.set_rng_state_all(state_dict["cuda"])
+        if "mps" in here and "mps" in state_dict:
+            torch.mps.set_rng_state(state_dict["mps"])
+
+
+def check_path(path) -> None:
+    """Refuse what names no file."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be a string or a Path, got {describe(path)}")
+
+
+def check_parts(model, **parts) -> None:
+    """Refuse a model that is none, and parts without a state."""
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch module, got {describe(model)}")
+    for name, part in parts.items():
+        if part is not None and not hasattr(part, "load_state_dict"):
+            raise TypeError(
+                f"{name} must have state_dict() and load_state_dict(), "
+                f"got {describe(part)}"
+            )
+
+
+def stored_once(
+    weights: Mapping[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each matrix under its first name; and for every other name of it, that name."""
+    first: dict[Any, str] = {}
+    once, tied = {}, {}
+    for name, weight in weights.items():
+        if not isinstance(weight, Tensor) or weight.is_meta:
+            raise ValueError(f"{name} has no numbers to save, got {describe(weight)}")
+        place = (weight.data_ptr(), weight.dtype, weight.shape, weight.stride())
+        if weight.numel() and place in first:
+            tied[name] = first[place]
+        else:
+            first[place] = name
+            once[name] = weight
+    return once, tied
+
+
+def refuse_non_finite_weights(where: str, weights: Mapping[str, Tensor]) -> None:
+    """Name the first parameter that holds NaN or infinity."""
+    for name, weight in weights.items():
+        if weight.is_floating_point() and not weight.isfinite().all():
+            raise ValueError(f"{where}: {name} holds numbers that are not finite")
+
+
+def parameter_names(model: nn.Module, optimizer) -> list[list[str | None]]:
+    """The model's names of what an optimiser updates, group by group."""
+    named = plain_names(dict(model.named_parameters()))
+    name_of = {id(parameter): name for name, parameter in named.items()}
+    groups = (group["params"] for group in optimizer.param_groups)
+    return [[name_of.get(id(p)) for p in parameters] for parameters in groups]
+
+
+def own_config(model: nn.Module) -> TransformerConfig | None:
+    """The configuration of a Transformer, be it wrapped or compiled."""
+    config = getattr(unwrapped(model), "config", None)
+    return config if isinstance(config, TransformerConfig) else None
+
+
+def kind_of(thing: Any, inside: str) -> str:
+    """The class of an optimiser or a schedule, or of what a wrapper has inside."""
+    return type(getattr(thing, inside, thing)).__name__
+
+
+FORMAT = "aiayn-checkpoint"  # under this name stands what is no tensor
+
+
+def state_of_run(model, optimizer, schedule, batches) -> dict[str, Any]:
+    """What a run needs beside its weights, by part; dropout's generators are one."""
+    parts: dict[str, Any] = {"generators": {"state": GlobalGenerators().state_dict()}}
+    if optimizer is not None:
+        named = isinstance(model, nn.Module)
+        parts["optimizer"] = {
+            "kind": kind_of(optimizer, "optimizer"),
+            "names": parameter_names(model, optimizer) if named else None,
+            "state": optimizer.state_dict(),
+        }
+    if schedule is not None:
+        kind = kind_of(schedule, "scheduler")
+        parts["schedule"] = {"kind": kind, "state": schedule.state_dict()}
+    if batches is not None:
+        parts["batches"] = {"state": batches.state_dict()}
+    return parts
+
+
+# %% ../../notebooks/13_training.ipynb #13-065
+def save_checkpoint(
+    path: str | os.PathLike,
+    model: nn.Module | Mapping[str, Tensor],
+    *,
+    config: TransformerConfig | None = None,
+    optimizer: Any = None,
+    schedule: Any = None,
+    batches: Any = None,
+    step: int = 0,
+    extra: Mapping[str, Any] | None = None,
+    check_finite: bool = True,
+) -> None:
+    """Write everything that a run needs to go on, as one safetensors file.
+
+    The file gets its name when it is complete; until then an older one stays as it was.
+    Tied weights are in it once; those of a wrapped or compiled model under their plain
+    names.
+
+    Args:
+        path: the file; its folder must exist. One writer for each path.
+        model: whose weights are saved, or a state dict.
+        config: the model's own unless given.
+        optimizer, schedule, batches: have ``state_dict()``; what is given is saved.
+        step: updates that were made.
+        extra: anything made of numbers, text, lists, dictionaries and tensors.
+        check_finite: refuse weights that are NaN or infinite.
+
+    Raises:
+        TypeError: if something is of a kind that cannot be saved.
+        ValueError: if a weight is not finite, or has no numbers (``meta``).
+    """
+    check_path(path)
+    check_sizes(0, step=step)
+    is_module = isinstance(model, nn.Module)
+    check_parts(None if isinstance(model, Mapping) else model,
+                optimizer=optimizer, schedule=schedule, batches=batches)  # fmt: skip
+    if config is not None:
+        check_config(config)
+    if extra is not None and not isinstance(extra, Mapping):
+        raise TypeError(f"extra must be a dictionary, got {describe(extra)}")
+    weights, tied = stored_once(plain_names(model.state_dict() if is_module else model))
+    if config is None and is_module:
+        config = own_config(model)
+    if check_finite:
+        refuse_non_finite_weights("model", weights)
+    tensors: dict[str, Tensor] = {}
+    pack(weights, "model", tensors)
+    content = {
+        "config": None if config is None else dataclasses.asdict(config),
+        "extra": {} if extra is None else extra,
+        **state_of_run(model, optimizer, schedule, batches),
+    }
+    packed = {name: pack(part, name, tensors) for name, part in content.items()}
+    text = json.dumps({"version": 1, "step": step, "tied": tied, **packed})
+    write_whole(Path(path), lambda file: save_file(tensors, file, {FORMAT: text}))
+
+
+# %% ../../notebooks/13_training.ipynb #13-067
+@dataclass(frozen=True)
+class CheckpointFile:
+    """What stands in a file that :func:`save_checkpoint` wrote."""
+
+    path: str  #: where it was read
+    step: int  #: updates that were made
+    config: TransformerConfig | None  #: of the model
+    extra: dict[str, Any]  #: what the caller added
+    weights: dict[str, Tensor]  #: every matrix once
+    tied: dict[str, str]  #: other names of a matrix, and the one it is stored under
+    parts: dict[str, dict[str, Any]]  #: states of optimizer, schedule, batches, …
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights under all their names."""
+        return {**self.weights, **{a: self.weights[b] for a, b in self.tied.items()}}
+
+    def part(self, name: str, kind: str | None = None) -> dict[str, Any]:
+        """The state of a part, saved from an object of that kind."""
+        if name not in self.parts:
+            raise ValueError(f"{self.path} was saved without {name}=")
+        saved = self.parts[name].get("kind")
+        if kind is not None and kind != saved:
+            raise ValueError(
+                f"{self.path}: its {name} is of {saved}, the one given {kind}"
+            )
+        return self.parts[name]
+
+
+def read_checkpoint(path: str | os.PathLike) -> CheckpointFile:
+    """Read a checkpoint into memory; it is data only, nothing in it is executed.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if the file is cut off, damaged, or no checkpoint of this book.
+    """
+    check_path(path)
+    path = os.fspath(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            text, names = (file.metadata() or {}).get(FORMAT), file.keys()
+            tensors = {name: file.get_tensor(name).clone() for name in names}
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no complete safetensors file: {error}") from None
+    if text is None:
+        raise ValueError(f"{path} is no checkpoint: its metadata lack {FORMAT!r}")
+    weights = {n[6:]: tensor for n, tensor in tensors.items() if n[:6] == "model."}
+    try:
+        content = json.loads(text)
+        if content["version"] != 1:
+            raise ValueError(f"version {content['version']}, expected 1")
+        content = unpack(content, tensors)
+        config = content.pop("config")
+        config = None if config is None else TransformerConfig(**config)
+        step, extra, tied = (content.pop(name) for name in ("step", "extra", "tied"))
+        del content["version"]
+        file = CheckpointFile(path, step, config, extra, weights, tied, content)
+        file.state_dict()  # every name that it mentions is there
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is a damaged checkpoint: {error!r}") from None
+    return file
+
+
+MAY_DIFFER = (
+    "dropout",
+    "max_len",
+    "embedding_std",
+)  # no weight means other than before
+
+
+def check_configs(file: CheckpointFile, config: Any, *, resume: bool) -> None:
+    """Refuse a model whose configuration gives the weights another meaning."""
+    if file.config is None or not isinstance(config, TransformerConfig):
+        return
+    for name in (field.name for field in dataclasses.fields(TransformerConfig)):
+        theirs, mine = getattr(file.config, name), getattr(config, name)
+        if theirs != mine and (resume or name not in MAY_DIFFER):
+            raise ValueError(
+                f"{file.path} is of a model with {name}={theirs!r}, "
+                f"the one given has {name}={mine!r}"
+            )
+
+
+def fitting_weights(file, model: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Each weight of ``model`` and the file's for it, if each has its place there."""
+    plain, theirs = plain_names(model.state_dict()), file.state_dict()
+    _, tied = stored_once(plain)
+    lacking, beyond = set(plain) - set(theirs), set(theirs) - set(plain)
+    for what, names in (("lacks", lacking), ("has beyond the model's", beyond)):
+        if names:
+            raise ValueError(f"{file.path} {what} {', '.join(sorted(names)[:3])}")
+    for name, weight in plain.items():
+        if weight.shape != theirs[name].shape:
+            raise ValueError(
+                f"{name} has shape {tuple(theirs[name].shape)} in {file.path}, "
+                f"{tuple(weight.shape)} in the model"
+            )
+    if tied != file.tied:
+        raise ValueError(
+            f"{file.path} has {len(file.tied)} tied names {sorted(file.tied)}, "
+            f"the model {len(tied)} {sorted(tied)}"
+        )
+    return [(weight, theirs[name]) for name, weight in plain.items()]
+
+
+def check_same_model(first: CheckpointFile, other: CheckpointFile) -> None:
+    """Refuse to mix checkpoints of two models."""
+    check_configs(first, other.config, resume=True)
+    shapes = [
+        {n: (w.shape, w.dtype) for n, w in f.weights.items()} for f in (first, other)
+    ]
+    if shapes[0] != shapes[1] or first.tied != other.tied:
+        odd = {n for n, _ in set(shapes[0].items()) ^ set(shapes[1].items())}
+        raise ValueError(
+            f"{first.path} and {other.path} are not of one model: they differ in "
+            f"{', '.join(sorted(odd)[:3]) or 'what is tied'}"
+        )
+
+
+def built_model(file: CheckpointFile) -> Transformer:
+    """The Transformer that a file's configuration describes, in evaluation mode."""
+    if file.config is None:
+        raise ValueError(f"{file.path} was saved without config=: pass the model")
+    grouped = file.config.n_kv_heads is not None
+    attention = GroupedQueryAttention if grouped else MultiHeadAttention
+    with torch.device("meta"):  # takes no memory and draws no numbers
+        model = Transformer(file.config, attention=attention)
+    model = model.to_empty(device="cpu").eval()
+    fitting_weights(file, model)
+    model.load_state_dict(file.state_dict(), assign=True)  # takes their types as well
+    return model
+
+
+def optimizer_state(
+    file: CheckpointFile, model: nn.Module, optimizer
+) -> dict[str, Any]:
+    """The state of an optimiser, if it was of the same parameters in the same order."""
+    part = file.part("optimizer", kind_of(optimizer, "optimizer"))
+    theirs, mine = part["names"], parameter_names(model, optimizer)
+    if theirs is None:  # a state dict was saved, whose parameters have no names
+        theirs = [len(group["params"]) for group in part["state"]["param_groups"]]
+        mine = [len(group) for group in mine]
+    if theirs != mine:
+        raise ValueError(
+            f"{file.path}: its optimizer updates other parameters, or in another order "
+            f"or grouping: {describe(theirs)} there, {describe(mine)} here"
+        )
+    return part["state"]
+
+
+def restore(states: Sequence[tuple[Any, Any]]) -> None:
+    """Give each thing its state; if one refuses, all get back what they had."""
+    before = []
+    try:
+        for thing, state in states:
+            before.append((thing, copy.deepcopy(thing.state_dict())))
+            thing.load_state_dict(state)
+    except BaseException:
+        for thing, state in reversed(before):
+            thing.load_state_dict(state)
+        raise
+
+
+# %% ../../notebooks/13_training.ipynb #13-068
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds beside the states that went where they belong."""
+
+    model: nn.Module  #: the one that was given, or built
+    step: int  #: updates that were made
+    config: TransformerConfig | None  #: of the model
+    extra: dict[str, Any]  #: what was added when saving
+
+
+def load_checkpoint(
+    path: str | os.PathLike,
+    model: nn.Module | None = None,
+    *,
+    optimizer: Any = None,
+    schedule: Any = None,
+    batches: Any = None,
+    restore_rng: bool | None = None,
+    check_finite: bool = True,
+) -> Checkpoint:
+    """Go on from a file of :func:`save_checkpoint`; if it refuses, nothing is changed.
+
+    Args:
+        path: the file.
+        model: gets the weights; without one a Transformer is built from the stored
+            configuration, in evaluation mode.
+        optimizer, schedule, batches: get their states.
+        restore_rng: whether torch's own generators, which decide what dropout drops,
+            go on as well; unless said, they do when an optimizer does.
+        check_finite: refuse weights that are NaN or infinite.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        TypeError: if an optimizer is given, and no model.
+        ValueError: if the file is cut off or no checkpoint, or is of another model,
+            optimizer or schedule, tied otherwise, or lacks what is asked for.
+    """
+    check_path(path)
+    check_parts(model, optimizer=optimizer, schedule=schedule, batches=batches)
+    if model is None and optimizer is not None:
+        raise TypeError(
+            "optimizer needs the model that it updates: pass model= as well"
+        )
+    file = read_checkpoint(path)
+    if check_finite:
+        refuse_non_finite_weights(file.path, file.weights)
+    states: list[tuple[Any, Any]] = []
+    if schedule is not None:
+        kind = kind_of(schedule, "scheduler")
+        states.append((schedule, file.part("schedule", kind)["state"]))
+    if batches is not None:
+        states.append((batches, file.part("batches")["state"]))
+    if restore_rng or (restore_rng is None and optimizer is not None):
+        states.append((GlobalGenerators(), file.part("generators")["state"]))
+    if model is None:
+        model, weights = built_model(file), []
+    else:
+        check_configs(file, own_config(model), resume=optimizer is not None)
+        weights = fitting_weights(file, model)
+    if optimizer is not None:
+        states.append((optimizer, optimizer_state(file, model, optimizer)))
+    restore(states)
+    for weight, saved in weights:
+        weight.copy_(saved)
+    return Checkpoint(model, file.step, file.config, file.extra)
+
+
+# %% ../../notebooks/13_training.ipynb #13-074
+def average_checkpoints(paths: Sequence[str | os.PathLike]) -> dict[str, Tensor]:
+    """The mean of the weights in several checkpoints of one model, as a state dict.
+
+    Implements :eq:`eq-checkpoint-average` (paper, section 6.1). Summed in float64; tied
+    weights count once and come under each of their names. What is no floating-point
+    number is the last file's.
+
+    Raises:
+        TypeError: if paths is a single path.
+        ValueError: if there is none, or they are not of one model, or not finite.
+    """
+    if isinstance(paths, str | os.PathLike) or not isinstance(paths, Sequence):
+        raise TypeError(f"paths must be a list of paths, got {describe(paths)}")
+    if len(paths) == 0:
+        raise ValueError("paths is empty: expected at least one checkpoint")
+    first = read_checkpoint(paths[0])
+    total = {
+        name: torch.zeros_like(w, dtype=torch.float64)
+        for name, w in first.weights.items()
+    }
+    for path in paths:
+        file = read_checkpoint(path)
+        refuse_non_finite_weights(file.path, file.weights)
+        check_same_model(first, file)
+        for name, weight in file.weights.items():
+            total[name] += weight
+    mean = {
+        name: (total[name] / len(paths)).to(weight.dtype)
+        if weight.is_floating_point()
+        else weight
+        for name, weight in file.weights.items()
+    }
+    return dataclasses.replace(first, weights=mean).state_dict()

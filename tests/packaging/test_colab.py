@@ -103,7 +103,8 @@ def test_on_colab(with_torch, checkout, execute):
 
     after = with_torch.packages()
     assert {name: after[name] for name in before} == before
-    assert after.keys() - before.keys() <= {"aiayn", "jaxtyping", "wadler_lindig"}
+    added = {"aiayn", "jaxtyping", "safetensors", "wadler_lindig"}
+    assert after.keys() - before.keys() <= added
     assert stamps(site) == files
     for cell in notebook.cells[2:]:
         for output in cell.get("outputs", ()):

@@ -40,7 +40,7 @@ def test_metadata(distributions):
     assert metadata["Requires-Python"] == ">=3.10"
     requirements = metadata.get_all("Requires-Dist")
     needed = {re.split(r"[<>=;\[ ]", r)[0] for r in requirements if "extra ==" not in r}
-    assert needed == {"torch", "numpy", "jaxtyping"}
+    assert needed == {"torch", "numpy", "jaxtyping", "safetensors"}
     assert "torch>=2.5" in requirements
     assert not any("+" in r or "@" in r for r in requirements)
     assert distributions["wheel"].name == f"aiayn-{aiayn.__version__}-py3-none-any.whl"
@@ -64,8 +64,8 @@ def test_installed_where_only_torch_is(with_torch, distributions):
     assert "numpy" not in before
     with_torch.install(str(distributions["wheel"]))
     added = with_torch.packages().keys() - before.keys()
-    assert {"aiayn", "jaxtyping", "numpy"} <= added
-    assert added <= {"aiayn", "jaxtyping", "numpy", "wadler_lindig"}
+    assert {"aiayn", "jaxtyping", "numpy", "safetensors"} <= added
+    assert added <= {"aiayn", "jaxtyping", "numpy", "safetensors", "wadler_lindig"}
 
     version = with_torch.run("-c", "import aiayn; print(aiayn.__version__)")
     assert version == f"{aiayn.__version__}\n"
@@ -76,6 +76,19 @@ def test_installed_where_only_torch_is(with_torch, distributions):
     assert printed == "torch.Size([2, 4, 11]) torch.Size([2, 3])\n"
     extra = with_torch.run("-c", FIGURES_WITHOUT_MATPLOTLIB)
     assert 'pip install "aiayn[figures]"' in extra
+
+    # the command line, where none of the extra's packages is
+    assert "train a model" in with_torch.run("-m", "aiayn", "--help")
+    train = ("-m", "aiayn", "train", "copy", "--preset", "small", "--device", "cpu")
+    run = (*train, "--output", "run", "--max-steps", "2", "--held-out", "20")
+    said = with_torch.run(*run, "--no-progress", "--no-plot")
+    assert "2 updates; " in said
+    files = sorted(file.name for file in (with_torch.folder / "run").iterdir())
+    expected = ["checkpoint.safetensors", "config.json", "metrics.jsonl", "result.json"]
+    assert files == expected
+    code = RUN_WITHOUT_EXTRA.format(arguments=[*train[2:], "--output", "other"])
+    assert 'pip install "aiayn[train]"' in with_torch.run("-c", code)
+    assert not (with_torch.folder / "other").exists()
 
 
 IMPORT_EVERYTHING = """
@@ -104,7 +117,7 @@ assert (pathlib.Path(aiayn.__file__).parent / "py.typed").exists()
 assert random.getstate() == states[0]
 assert torch.equal(torch.get_rng_state(), states[1])
 assert settings() == before
-for module in ("matplotlib", "IPython", "pandas", "datasets"):
+for module in ("matplotlib", "IPython", "pandas", "datasets", "accelerate", "tqdm"):
     assert module not in sys.modules, module
 """
 
@@ -125,4 +138,12 @@ try:
     style.use()
 except ImportError as error:
     print(error)
+"""
+
+RUN_WITHOUT_EXTRA = """
+from aiayn.__main__ import main
+try:
+    main({arguments})
+except SystemExit as stop:
+    assert stop.code == 2
 """

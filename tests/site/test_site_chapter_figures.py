@@ -13,14 +13,17 @@ import torch
 
 from aiayn import (
     PAD,
+    CopyTask,
     GroupedQueryAttention,
     Transformer,
     TransformerConfig,
     attention_weights,
     causal_mask,
+    load_copy_model,
     padding_mask,
     sinusoidal_encoding,
 )
+from aiayn.copy_task import held_out_set, to_tensors
 
 
 @pytest.fixture
@@ -507,3 +510,64 @@ def test_chapter_12_shows_blocks_taken_shared_copied_and_freed(figure):
             assert (int(needed), int(free)) == (2 * (-(-29 // 4) - 2) + 1, 6)
         seen.add(step)
     assert len(seen) == len(steps) == 12
+
+
+def test_chapter_13_shows_the_schedule(figure):
+    """From the formula: a line up to the end of the warm-up, then one over a root."""
+    element, data = figure("13_training", "The paper's schedule")
+    seen = set()
+    for state, (words, curve, numbers) in figure_walk.walk(element, data):
+        width, warmup = (int(text.replace(",", "")) for text in settings(data, state))
+        top = 1e4 / math.sqrt(width * warmup)
+        rate = lambda s, w=warmup, top=top: top * min(s / w, (w / s) ** 0.5)
+        updates = [int(row[0].replace(",", "")) for row in curve["rows"][1:]]
+        near(columns(curve), [rate(s) for s in updates])
+        near(numbers["values"], [rate(1000), rate(100_000)])
+        assert f"grows for {warmup:,} updates" in words["words"], state
+        assert f"peak of {rate(warmup):.3f} in" in words["words"], state
+        assert f"after {4 * warmup:,} updates" in words["words"], state
+        assert rate(4 * warmup) == pytest.approx(rate(warmup) / 2)
+        [x, *_] = figure_walk.points(curve["paths"]["mark"])
+        assert x == pytest.approx(100 * (warmup - 1) / 19_999, abs=0.02)
+        seen.add((width, warmup))
+    assert len(seen) >= 20
+
+
+def test_chapter_14_shows_a_head_while_a_sequence_is_copied(figure):
+    """Weights by the equation, from what the cross-attentions read, step by step."""
+    element, data = figure("14_copy_task", "A head while a sequence is copied")
+    model, task = load_copy_model().double(), CopyTask()
+    sample = [symbols for symbols in held_out_set(task) if len(symbols) > 3][:200]
+    symbols = next(symbols for symbols in sample if len(symbols) == 10)
+    source, target = to_tensors(task, [symbols])
+    read = {}
+    for i, layer in enumerate(model.decoder_layers, start=1):
+        note = lambda _module, inputs, i=i: read.update({i: inputs[:2]})
+        layer.cross_attention.register_forward_pre_hook(note)
+    with torch.no_grad():
+        chances = model(source, target[:, :-1])[0].softmax(dim=-1)
+    looks = {}
+    for i, layer in enumerate(model.decoder_layers, start=1):
+        part = layer.cross_attention
+        heads = [
+            projection(x)[0].unflatten(-1, (4, 16)).transpose(0, 1)
+            for projection, x in zip(
+                (part.query_projection, part.key_projection), read[i], strict=True
+            )
+        ]
+        looks[i] = (heads[0] @ heads[1].transpose(1, 2) / 4).softmax(dim=-1)
+    seen = set()
+    for state, panels in figure_walk.walk(element, data, most=40, few=40):
+        step, layer, head = map(int, settings(data, state))
+        words, weights, tokens = panels
+        row = looks[layer][head - 1, step - 1]
+        near(columns(weights), row)
+        near(columns(tokens), chances[step - 1, 2:])
+        symbol = "the end" if step == 11 else chr(ord("a") + symbols[step - 1] - 3)
+        assert f"To write {symbol} (token {step}), head {head}" in words["words"]
+        most = int(row.argmax())
+        assert f"looks most at token {most + 1} of the source" in words["words"]
+        said = re.search(r"weight (\d\.\d+); (\d\.\d+) of", words["words"])
+        near(said.groups(), [row[most], row[step - 1]])
+        seen.add((step, layer, head))
+    assert len(seen) > 20
