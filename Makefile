@@ -31,6 +31,8 @@ slow:  ## what takes many minutes: slow tests, fifty kills of a training run, fi
 	$(RUN) -m pytest -m slow || [ $$? -eq 5 ]
 	$(RUN) tools/copy_seeds.py
 	$(RUN) tools/pooled_seeds.py
+	$(RUN) tools/ship_copy_model.py
+	$(RUN) tools/ablations.py
 
 bench:  ## measure the times that chapters show, minutes on a quiet machine
 	$(RUN) benchmarks/run.py

@@ -72,13 +72,9 @@ def variants() -> dict:
         "pre-norm": ({"norm_first": True}, {}, nullcontext),
         "tied embeddings": ({"tie_embeddings": True}, {}, nullcontext),
         "embeddings of variance 1/d": ({"embedding_std": None}, {}, nullcontext),
-        "tied, variance 1/d (the paper's)": (
-            {"tie_embeddings": True, "embedding_std": None}, {}, nullcontext
-        ),
-        "dropout 0.1": ({"dropout": 0.1}, {}, nullcontext),
         "one layer": ({"n_layers": 1}, {}, nullcontext),
-        "two key heads": ({"n_kv_heads": 2}, {}, nullcontext),
         "one key head": ({"n_kv_heads": 1}, {}, nullcontext),
+        "two key heads": ({"n_kv_heads": 2}, {}, nullcontext),
     }  # fmt: skip
 
 
@@ -232,10 +228,12 @@ def measure(name: str, seed: int, most: int | None = None) -> dict:
 
 
 def wanted() -> list[tuple[str, int]]:
-    """Every row, the first seed of all before the second of any."""
-    names = [*variants(), "LSTM 0.0025", "LSTM 0.01"]
+    """Every row: what the chapter leans on first, and the first seed of all of that."""
+    names = list(variants())
+    first = [*names[:10], "LSTM 0.0025", "LSTM 0.01"]
     rows = [("smallest", seed) for seed in SMALLEST_SEEDS]
-    return rows + [(name, seed) for seed in SEEDS for name in names]
+    rows += [(name, seed) for seed in SEEDS for name in first]
+    return rows + [(name, seed) for seed in SEEDS for name in names[10:]]
 
 
 def inputs(root: Path) -> str:

@@ -84,6 +84,7 @@ def make(root: Path) -> dict:
     sys.path.insert(0, str(root / "src"))
     path = root / WEIGHTS
     found = measure(path)
+    path.chmod(0o644)  # whatever the folder's default: it is installed with the package
     if (size := path.stat().st_size) >= MOST_BYTES:
         raise SystemExit(f"{WEIGHTS.as_posix()} has {size:,} bytes: too many to ship")
     file = {"file": path.name, "bytes": size, "sha256": sha256(path)}

@@ -82,6 +82,10 @@ def stages() -> list[Stage]:
             "the record of pooled heads is current",
             ["tools/pooled_seeds.py", "--check"],
         ),
+        Stage("the record of ablations is current", ["tools/ablations.py", "--check"]),
+        Stage(
+            "the shipped copy model is current", ["tools/ship_copy_model.py", "--check"]
+        ),
         pytest(
             "units, equivalence, properties",
             "units.xml",

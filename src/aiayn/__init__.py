@@ -85,7 +85,7 @@ _HOME = {
         "save_checkpoint",
         "train",
     ),
-    "copy_task": ("CopyTask", "exact_match", "train_copy_model"),
+    "copy_task": ("CopyTask", "exact_match", "load_copy_model", "train_copy_model"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

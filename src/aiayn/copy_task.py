@@ -16,6 +16,7 @@ __all__ = [
     "CopyBatches",
     "training_batches",
     "check_stream",
+    "check_stream_state",
     "short_sequences",
     "held_out_set",
     "exact_match",
@@ -56,6 +57,7 @@ from .tokens import BOS, EOS, PAD, check_positive, check_sizes, describe
 from .tokens import device as default_device
 from aiayn.training import (
     NoamSchedule,
+    check_accelerator,
     load_checkpoint,
     noam_rate,
     read_checkpoint,
@@ -178,7 +180,7 @@ def to_tensors(
     return source, F.pad(source, (1, 0), value=BOS)
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-013
+# %% ../../notebooks/14_copy_task.ipynb #14-014
 class CopyBatches:
     """Batches of training sequences, without end: an iterator that knows its place.
 
@@ -228,7 +230,12 @@ class CopyBatches:
         return {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Go on from a place."""
+        """Go on from a place.
+
+        Raises:
+            ValueError: if it is none.
+        """
+        check_stream_state(state, like=self.generator.get_state())
         self.generator.set_state(state["generator"])
 
 
@@ -242,7 +249,7 @@ def training_batches(
     return CopyBatches(task, batch_size, generator, device)
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-014
+# %% ../../notebooks/14_copy_task.ipynb #14-015
 def check_stream(batch_size: int, process: int, n_processes: int) -> None:
     """Refuse what :class:`CopyBatches` cannot divide, naming the argument."""
     check_sizes(batch_size=batch_size, n_processes=n_processes)
@@ -258,7 +265,18 @@ def check_stream(batch_size: int, process: int, n_processes: int) -> None:
         )
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-017
+def check_stream_state(state, like: Tensor) -> None:
+    """Refuse what is not the place of a stream: the state of a generator."""
+    found = state.get("generator") if isinstance(state, dict) else state
+    same = isinstance(found, Tensor) and found.dtype == like.dtype
+    if not same or found.shape != like.shape:
+        raise ValueError(
+            'state must be {"generator": the state of a torch.Generator}, got '
+            f"{describe(found)}"
+        )
+
+
+# %% ../../notebooks/14_copy_task.ipynb #14-018
 def short_sequences(
     task: CopyTask, part: str = "test", longest: int = 3
 ) -> list[tuple[int, ...]]:
@@ -292,7 +310,7 @@ def held_out_set(task: CopyTask, count: int = 10_000) -> list[tuple[int, ...]]:
     return list(chosen)[:count]
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-020
+# %% ../../notebooks/14_copy_task.ipynb #14-023
 def exact_match(
     model: nn.Module,
     task: CopyTask,
@@ -347,7 +365,7 @@ def copied(
     return (written == source).all(dim=-1)
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-024
+# %% ../../notebooks/14_copy_task.ipynb #14-027
 def validation_set(
     task: CopyTask, count: int, generator: torch.Generator
 ) -> list[tuple[int, ...]]:
@@ -390,7 +408,7 @@ def copy_optimizer(
     return optimizer, NoamSchedule(optimizer, d_model, warmup, factor)
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-025
+# %% ../../notebooks/14_copy_task.ipynb #14-029
 @dataclass(frozen=True)
 class Update:
     """What :func:`train_copy_model` tells of each update, for progress and metrics.
@@ -482,7 +500,7 @@ def processes(accelerator: object | None) -> tuple[int, int]:
     return accelerator.process_index, accelerator.num_processes
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-026
+# %% ../../notebooks/14_copy_task.ipynb #14-030
 def check_recipe(
     task: CopyTask, config: TransformerConfig, peak_rate: float | int, **counts: int
 ) -> None:
@@ -505,6 +523,7 @@ def check_recipe(
 
 def check_place(device, accelerator, checkpoint, after_step) -> None:
     """Refuse a place that is named twice, and what is no path or no function."""
+    check_accelerator(accelerator, accumulate=1)
     if device is not None and accelerator is not None:
         raise ValueError(f"accelerator brings its own device: leave out {device!r}")
     if checkpoint is not None and not isinstance(checkpoint, str | Path):
@@ -526,7 +545,7 @@ def check_same_recipe(path: Path, extra: dict, recipe: dict) -> None:
             )
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-027
+# %% ../../notebooks/14_copy_task.ipynb #14-031
 def train_copy_model(
     task: CopyTask | None = None,
     config: TransformerConfig | None = None,
@@ -632,7 +651,7 @@ def train_copy_model(
     return run
 
 
-# %% ../../notebooks/14_copy_task.ipynb #14-044
+# %% ../../notebooks/14_copy_task.ipynb #14-048
 def load_copy_model() -> Transformer:
     """The trained copy model that comes with the package, in evaluation mode.
 

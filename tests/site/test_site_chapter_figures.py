@@ -561,13 +561,13 @@ def test_chapter_14_shows_a_head_while_a_sequence_is_copied(figure):
         step, layer, head = map(int, settings(data, state))
         words, weights, tokens = panels
         row = looks[layer][head - 1, step - 1]
-        near(columns(weights), row)
+        near(columns(weights), row.detach())
         near(columns(tokens), chances[step - 1, 2:])
         symbol = "the end" if step == 11 else chr(ord("a") + symbols[step - 1] - 3)
         assert f"To write {symbol} (token {step}), head {head}" in words["words"]
         most = int(row.argmax())
         assert f"looks most at token {most + 1} of the source" in words["words"]
         said = re.search(r"weight (\d\.\d+); (\d\.\d+) of", words["words"])
-        near(said.groups(), [row[most], row[step - 1]])
+        near(said.groups(), [row[most].item(), row[step - 1].item()])
         seen.add((step, layer, head))
     assert len(seen) > 20
