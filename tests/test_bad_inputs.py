@@ -1740,6 +1740,14 @@ EXEMPT = {
     "CopyTraining.resume": "called by train_copy_model, which has its rows",
     "processes": "called by train_copy_model, which checks",
     "load_copy_model": "takes no argument",
+    "main": "the command line, whose bad options are in test_command_line.py",
+    "Refused": "an exception of the command line",
+    "Reporter": "made by the command line, which checks its options",
+    "RunFolder": "made by the command line; its refusals are in test_command_line.py",
+    "RunFolder.forget_after": "called by the command line with a step it read",
+    "RunFolder.prepare": "its refusals are in test_command_line.py",
+    "RunFolder.settle": "its refusals are in test_command_line.py",
+    "RunFolder.write_json": "called by the command line with what it made",
 }
 CHECKS = ("check_", "refuse_")  # a check is tested through the rows of what calls it
 
