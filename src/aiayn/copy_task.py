@@ -592,7 +592,8 @@ def train_copy_model(
     Raises:
         TypeError: if an argument is of the wrong kind.
         ValueError: if a number is out of range, the configuration does not fit the
-            task, or the checkpoint was made with other settings.
+            task, or the checkpoint was made with other settings (``attention`` and
+            ``attend``, being functions, are not compared: pass the same).
     """
     task = CopyTask() if task is None else task
     config = TransformerConfig.toy(task.vocab_size) if config is None else config
