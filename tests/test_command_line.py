@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from aiayn.__main__ import DEFAULTS, PRESETS, build, main
+from aiayn.__main__ import DEFAULTS, PRESETS, build, main, process_seed
 from aiayn.run_folder import Refused, RunFolder
 from aiayn.training import noam_rate, read_checkpoint
 
@@ -316,14 +316,22 @@ def test_a_checkpoint_of_another_recipe_is_refused(a_run, capsys):
     """The settings were edited: the checkpoint itself knows what it was made with."""
     path = a_run / "config.json"
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 7'))
-    before = (a_run / "checkpoint.safetensors").read_bytes()
-    arguments = [*SHORT, "--output", "run", "--resume", "--max-steps", "3"]
-    assert main(arguments) == 1
+    names = ("checkpoint.safetensors", "config.json", "result.json")
+    before = [(a_run / name).read_bytes() for name in names]
+    assert main([*SHORT, "--output", "run", "--resume"]) == 1
     err = capsys.readouterr().err
     assert "failed: run" in err
     assert "seed=0, expected 7" in err
     assert "Traceback" not in err
-    assert (a_run / "checkpoint.safetensors").read_bytes() == before
+    assert [(a_run / name).read_bytes() for name in names] == before
+
+
+def test_dropout_has_another_seed_in_each_process():
+    """A CPU's generator looks at 32 bits: seeds that differ above them are the same."""
+    seeds = [process_seed(seed, rank) for seed in (0, 1, 10**9) for rank in range(8)]
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    drawn = {torch.rand(3, generator=torch.Generator().manual_seed(s)) for s in seeds}
+    assert len({tuple(x.tolist()) for x in drawn}) == len(seeds)
 
 
 @pytest.mark.parametrize(

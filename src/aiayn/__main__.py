@@ -73,7 +73,7 @@ files in the output folder, written by the first process alone:
   result.json             held-out sequences copied exactly, at the end
 
 exit codes: 0 done; 1 the training failed; 2 bad options, nothing was written;
-130 stopped by Ctrl-C
+130 stopped by Ctrl-C; under a launcher its own (torchrun's is 1 for any failure)
 """
 
 
@@ -154,7 +154,7 @@ def make_parser() -> argparse.ArgumentParser:
         (files, "--output", {"metavar": "FOLDER", "default": "runs/copy"},
          "[runs/copy]; a run that is there is never overwritten"),
         (files, "--resume", {"action": "store_true"},
-         "continue the run in that folder with its settings; begin it if there is none"),
+         "continue the run in that folder, once it has ended; begin it if there is none"),
         (files, "--save-every", count,
          "updates between checkpoints [one at each validation]"),
         (files, "--no-progress", {"action": "store_true"}, "no progress bar"),
@@ -324,6 +324,13 @@ def train_copy(options: argparse.Namespace) -> int:
         return run_copy(options, folder, settings, step, device, accelerator)
 
 
+def process_seed(seed: int, rank: int) -> int:
+    """A seed for dropout, another in each process: 32 bits, all that a CPU looks at."""
+    from numpy.random import SeedSequence
+
+    return int(SeedSequence([seed, rank]).generate_state(1)[0])
+
+
 def run_copy(options, folder, settings: dict, step: int, device, accelerator) -> int:
     """Train, test, and write down what came of it."""
     import torch
@@ -333,8 +340,8 @@ def run_copy(options, folder, settings: dict, step: int, device, accelerator) ->
     task, config, recipe = build(settings)
     if options.save_every is not None:
         recipe["save_every"] = options.save_every
-    # dropout's generator, of each process its own; a checkpoint brings its state
-    torch.manual_seed(settings["seed"] + 2**32 * int(os.environ.get("RANK", "0")))
+    rank = int(os.environ.get("RANK", "0"))
+    torch.manual_seed(process_seed(settings["seed"], rank))  # a checkpoint brings more
     report = None
     if is_main():
         where = device if accelerator is None else accelerator.device

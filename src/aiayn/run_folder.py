@@ -120,8 +120,8 @@ class RunFolder:
             "recipe": recipe,
             "aiayn": __version__,
         }
-        self.write_json(self.settings, content)
-        self.result.unlink(missing_ok=True)  # of a shorter run
+        if self.stored_settings() != settings:
+            self.write_json(self.settings, content)
 
     def write_json(self, path: Path, content: dict) -> None:
         """Write a whole file, or leave the old one."""
@@ -180,6 +180,7 @@ class Reporter:
 
     def __init__(self, folder: RunFolder, *, step: int, most: int, bar: bool):
         folder.forget_after(step)
+        self.folder = folder
         self.file = folder.metrics.open("a", encoding="utf8")
         self.bar = None
         if bar:
@@ -189,6 +190,7 @@ class Reporter:
         self.before = time.perf_counter()
 
     def __call__(self, update) -> None:
+        self.folder.result.unlink(missing_ok=True)  # of a shorter run
         now = time.perf_counter()
         line = {
             "step": update.step,
