@@ -9,8 +9,6 @@ less. It also says on which machine, when and beside how much other work it was 
 import datetime
 import json
 import os
-import platform
-import re
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +19,7 @@ DATA = ROOT / "src" / "aiayn" / "book" / "data"
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "src")]
 
 from environment import FIXED
+from records import processor
 
 os.environ.update(FIXED)  # before torch is loaded
 
@@ -31,16 +30,6 @@ from aiayn.book.timing import paired_ratio, take_turns
 torch.set_num_threads(1)
 
 Contenders = Mapping[str, Callable[[], object]]
-
-
-def processor() -> str:
-    """The processor's name, as the system gives it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.M)
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def load() -> float | None:
