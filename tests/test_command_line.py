@@ -1,5 +1,6 @@
 """``python -m aiayn train copy``: what it writes, what it refuses, how it goes on."""
 
+import itertools
 import json
 import os
 import signal
@@ -326,9 +327,10 @@ def test_a_checkpoint_of_another_recipe_is_refused(a_run, capsys):
     assert [(a_run / name).read_bytes() for name in names] == before
 
 
-def test_dropout_has_another_seed_in_each_process():
+def test_dropout_has_another_seed_in_each_process_and_continuation():
     """A CPU's generator looks at 32 bits: seeds that differ above them are the same."""
-    seeds = [process_seed(seed, rank) for seed in (0, 1, 10**9) for rank in range(8)]
+    given = itertools.product((0, 1, 10**9), range(8), (0, 50))
+    seeds = [process_seed(seed, rank, step) for seed, rank, step in given]
     assert all(0 <= seed < 2**32 for seed in seeds)
     drawn = {torch.rand(3, generator=torch.Generator().manual_seed(s)) for s in seeds}
     assert len({tuple(x.tolist()) for x in drawn}) == len(seeds)

@@ -623,6 +623,25 @@ def test_processes_divide_a_validation_and_agree():
     assert few.validate() == 1.0
 
 
+@pytest.mark.usefixtures("no_shape_checks")  # a training whose parts come one by one
+@pytest.mark.parametrize("index", [0, 1])
+def test_only_the_process_that_saved_gets_its_generator_back(tmp_path, index):
+    """With one generator, both would drop the same units of their different rows."""
+    path = tmp_path / "run.safetensors"
+    torch.manual_seed(5)
+    run = dropping_run(checkpoint=path, max_steps=3)
+    saved = torch.get_rng_state()
+    optimizer, schedule = copy_optimizer(run.model, 2.5e-3, 100)
+    halves = {"process": index, "n_processes": 2}
+    batches = CopyBatches(SMALL, 8, seeded(0), **halves)
+    half = Half(index, others=0.0)
+    training = CopyTraining(SMALL, [], run, optimizer, schedule, batches, half)
+    torch.manual_seed(77)
+    own = torch.get_rng_state()
+    training.resume(path, read_checkpoint(path).extra["recipe"])
+    assert torch.equal(torch.get_rng_state(), own if index else saved)
+
+
 # --- reproducibility ------------------------------------------------------------------
 
 

@@ -324,11 +324,14 @@ def train_copy(options: argparse.Namespace) -> int:
         return run_copy(options, folder, settings, step, device, accelerator)
 
 
-def process_seed(seed: int, rank: int) -> int:
-    """A seed for dropout, another in each process: 32 bits, all that a CPU looks at."""
+def process_seed(seed: int, rank: int, step: int) -> int:
+    """A seed for dropout, another in each process and wherever a run is continued.
+
+    Of 32 bits, all that a CPU's generator looks at.
+    """
     from numpy.random import SeedSequence
 
-    return int(SeedSequence([seed, rank]).generate_state(1)[0])
+    return int(SeedSequence([seed, rank, step]).generate_state(1)[0])
 
 
 def run_copy(options, folder, settings: dict, step: int, device, accelerator) -> int:
@@ -341,7 +344,8 @@ def run_copy(options, folder, settings: dict, step: int, device, accelerator) ->
     if options.save_every is not None:
         recipe["save_every"] = options.save_every
     rank = int(os.environ.get("RANK", "0"))
-    torch.manual_seed(process_seed(settings["seed"], rank))  # a checkpoint brings more
+    # for the first process a checkpoint brings the generator itself
+    torch.manual_seed(process_seed(settings["seed"], rank, step))
     report = None
     if is_main():
         where = device if accelerator is None else accelerator.device

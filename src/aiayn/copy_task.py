@@ -482,11 +482,15 @@ class CopyTraining:
             self.accelerator.wait_for_everyone()
 
     def resume(self, path: Path, recipe: dict) -> None:
-        """Go on from a checkpoint of the same recipe."""
+        """Go on from a checkpoint of the same recipe.
+
+        Dropout of the process that saved goes on where it was. The other processes keep
+        their own generators: with that one they would drop what the first drops.
+        """
         check_same_recipe(path, read_checkpoint(path).extra, recipe)
         found = load_checkpoint(
             path, self.run.model, optimizer=self.optimizer, schedule=self.schedule,
-            batches=self.batches,
+            batches=self.batches, restore_rng=processes(self.accelerator)[0] == 0,
         )  # fmt: skip
         self.run.losses[:] = found.extra["losses"]
         pairs = found.extra["validation"]
