@@ -19,7 +19,7 @@ from notebooks import chapters, read, write
 
 sys.path.append(str(Path(__file__).parents[1] / "book" / "_ext"))
 
-from plain_forms import Forms, raw_forms
+from plain_forms import Forms, raw_forms, without_code
 
 ADDRESS = re.compile(r"\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)")
 ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
@@ -55,11 +55,6 @@ def write_forms(root: Path) -> list[str]:
     ]
 
 
-def shown(text: str) -> str:
-    """A markdown text without its code, which shows no links."""
-    return re.sub(r"(?ms)^(```|~~~).*?^\1|(`+)[^`].*?\2", "", text)
-
-
 def dead_links(notebook: NotebookNode, root: Path, site: str) -> Iterator[str]:
     """Links that lead nowhere from JupyterLab."""
 
@@ -69,7 +64,7 @@ def dead_links(notebook: NotebookNode, root: Path, site: str) -> Iterator[str]:
 
     here = anchors(notebook)
     for cell in notebook.cells:
-        links = ADDRESS.findall(shown(cell.source))
+        links = ADDRESS.findall(without_code(cell.source))
         for link in links if cell.cell_type == "markdown" else ():
             page, _, anchor = link.partition("#")
             if page.startswith(site):

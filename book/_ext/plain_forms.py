@@ -335,7 +335,12 @@ def mark_solutions(text, exercise, solving):
     return "".join([*parts, text[at:]]), exercise, solving
 
 
+def without_code(text):
+    """A text without the code in it, which shows no forms; directives stay."""
+    fence, span = r"^(```(?!\{)|~~~).*?^\1", r"(?<![}`])(``?)(?!`).+?(?<!`)\2(?!`)"
+    return re.sub(rf"(?ms){fence}|{span}", "", text)
+
+
 def raw_forms(text):
     """What JupyterLab and Colab would show as it is typed."""
-    bare = re.sub(r"(?ms)^(```|~~~).*?^\1|(?<![}`])(`+)[^`].*?\2", "", text)
-    return [match[0].strip() for match in RAW.finditer(bare)]
+    return [match[0].strip() for match in RAW.finditer(without_code(text))]
