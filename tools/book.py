@@ -3,7 +3,7 @@
     make book       or, where there is no make:  python tools/book.py
 
 Copies of the notebooks are executed, in _build/stage/; the committed ones stay as they
-are. A notebook runs again when its source, a module that it imports or a pinned version
+are. A notebook runs again when its code, a module that it imports or a pinned version
 changed, never otherwise. The reader's own device is used: a GPU when there is one.
 """
 
@@ -22,11 +22,12 @@ import environment
 
 def key(path, root, package) -> str:
     """A hash of everything that the outputs of a notebook depend on."""
-    from notebooks import read, source_hash
+    from notebooks import code_cells, read
 
     notebook = read(path)
     digest = hashlib.sha256()
-    digest.update(source_hash(notebook).encode())
+    code = [[cell.source, cell.metadata.get("tags")] for cell in code_cells(notebook)]
+    digest.update(json.dumps(code).encode())
     digest.update(environment.pins(environment.ROOT).encode())
     modules = package.notebook_uses(notebook)
     files = [package.files[module] for module in modules]
@@ -36,6 +37,17 @@ def key(path, root, package) -> str:
     for file in sorted(files):
         digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def renew_text(path: Path, copy: Path) -> None:
+    """Give an executed copy the text of its notebook, whose code is the same."""
+    from notebooks import code_cells, read, write
+
+    notebook = read(path)
+    pairs = zip(code_cells(notebook), code_cells(read(copy)), strict=True)
+    for cell, executed in pairs:
+        cell.outputs = executed.outputs
+    write(notebook, copy)
 
 
 def load(path: Path) -> dict:
@@ -57,6 +69,7 @@ def execute_all(root: Path, only: str | None = None) -> bool:
     for path in chapters(root):
         copy, current = folder / path.name, key(path, root, package)
         if copy.exists() and keys.get(path.stem) == current:
+            renew_text(path, copy)
             print(f"{path.stem}: unchanged", flush=True)
             continue
         if path.name not in wanted:  # its committed outputs will do

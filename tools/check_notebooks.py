@@ -18,6 +18,7 @@ from pathlib import Path
 import yaml
 from nbformat import NotebookNode
 
+import forms
 from notebooks import (
     CELL_METADATA,
     KERNEL,
@@ -225,6 +226,7 @@ def problems(root: Path) -> list[str]:
     paths = chapters(root)
     if not paths:
         found.append("notebooks/: there is no notebook")
+    found += forms.problems(root)
     setup = setup_cell(root)
     allowed = allowed_tags(root)
     for path in paths:

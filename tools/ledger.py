@@ -2,9 +2,9 @@
 
     make test, or after a full pytest run:  python tools/ledger.py
 
-Labels stand in the notebooks: `$$ … $$ (eq-name)` for an equation that code computes,
-`(res-name)` for a result that no function computes. A function claims an equation by
-naming it in its docstring, :eq:`eq-name`. A test claims it by
+Labels stand in the notebooks, in MyST `$$ … $$ (eq-name)` for an equation that code
+computes, `(res-name)` for a result that no function computes. A function claims an
+equation by naming it in its docstring, :eq:`eq-name`. A test claims it by
 `@pytest.mark.equation("eq-name")`. A hole fails:
 
 - an equation without a function, or without a passed test;
@@ -29,6 +29,7 @@ from pathlib import Path
 
 from coverage import CoverageData
 
+from forms import in_myst
 from import_graph import module_files
 from notebooks import chapters, code_cells, prose_lines, python_source, read
 
@@ -116,7 +117,7 @@ def collect(root: Path) -> Ledger:
     ledger = Ledger()
     for path in chapters(root):
         notebook = read(path)
-        for label in labels_of(notebook):
+        for label in labels_of(in_myst(notebook, root)):
             if not FORM.fullmatch(label):
                 ledger.holes.append(
                     f"notebooks/{path.name}: label `{label}` is not of the form "

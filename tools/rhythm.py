@@ -3,8 +3,9 @@
     python tools/rhythm.py               every chapter
     python tools/rhythm.py --only 3      one chapter
 
-Words: markdown without formulas, tables, code and the marker lines of directives. Core
-is all but the folds (sections "Going deeper: …") and the exercises with solutions.
+Words: markdown, as MyST, without formulas, tables, code and the marker lines of
+directives. Core is all but the folds (sections "Going deeper: …") and the exercises
+with solutions.
 Lines: code of the core that the page shows without a click (no cell tagged hide-… or
 remove-…), without blank and `#|` lines. Heading: core words up to the next heading.
 """
@@ -17,6 +18,7 @@ from statistics import median
 
 from nbformat import NotebookNode
 
+from forms import in_myst
 from notebooks import HEADING, chapters, prose_lines, read
 
 MATH = re.compile(r"\$\$.*?\$\$(?:\s*\([\w-]+\))?|\$[^$]+\$", re.S)
@@ -83,7 +85,11 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'':24}", *(f"{name:>11}" for name in COLUMNS), sep="")
     for path in chapters(arguments.root, arguments.only):
-        print(f"{path.stem:24}", *(f"{x:>11g}" for x in row(read(path))), sep="")
+        print(
+            f"{path.stem:24}",
+            *(f"{x:>11g}" for x in row(in_myst(read(path), arguments.root))),
+            sep="",
+        )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from nbclient.exceptions import CellExecutionError
 
 from export import write_modules
+from forms import write_forms
 from notebooks import chapters, execute, normalise, read, write
 from text import Conflict, take_in, text_path, texts, write_text
 
@@ -40,6 +41,7 @@ def run(root: Path, only: str | None = None) -> bool:
     paths = chapters(root, only)
     for path in paths:
         write(normalise(read(path), path.name[:2]), path)
+    write_forms(root)
     format_code(root, paths)
     write_modules(root, only)
     for path in paths:

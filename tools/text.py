@@ -4,8 +4,9 @@
     (edit)
     make run         takes the edits in, exports, runs
 
-The text form is MyST markdown with code cells. Its header holds a hash of the notebook
-source that it shows, so that an edit on both sides is seen and neither is lost.
+The text form is MyST markdown with code cells; notebooks hold plain forms of it (see
+forms.py). Its header holds a hash of the notebook source that it shows, so that an edit
+on both sides is seen and neither is lost.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import nbformat
 from jupytext.combine import combine_inputs_with_outputs
 from nbformat import NotebookNode
 
+from forms import in_myst, in_plain
 from notebooks import KERNEL, NAME, normalise, read, source_hash, write
 
 FORMAT = "md:myst"
@@ -74,7 +76,7 @@ def set_source(text: str, source: str, notebook: NotebookNode) -> str:
 
 def write_text(root: Path, path: Path) -> str:
     """Write the text form of one notebook unless that would lose edits."""
-    notebook, target = read(path), text_path(root, path.stem)
+    notebook, target = in_myst(read(path), root), text_path(root, path.stem)
     if target.exists():
         old = target.read_text(encoding="utf-8")
         written = source_hash(from_text(old))
@@ -97,7 +99,7 @@ def take_in(root: Path, name: str) -> str | None:
         done = "new notebook"
         notebook = edited
     else:
-        notebook = read(path)
+        notebook = in_myst(read(path), root)
         current, shown = source_hash(notebook), shown_source(text)
         if new == current:
             if shown != current:
@@ -116,9 +118,13 @@ def take_in(root: Path, name: str) -> str | None:
             )
         done = "taken in"
         notebook = combine_inputs_with_outputs(edited, notebook, FORMAT)
-    notebook = normalise(notebook, name[:2])
+    notebook = in_plain(normalise(notebook, name[:2]), root, name)
     write(notebook, path)
-    text = set_source(text, source_hash(notebook), notebook)
+    notebook = in_myst(notebook, root)
+    if source_hash(notebook) == new:
+        text = set_source(text, new, notebook)
+    else:  # the forms are less free than MyST
+        text = to_text(notebook)
     target.write_text(text, encoding="utf-8", newline="\n")
     return done
 

@@ -33,6 +33,18 @@ def test_only_what_changed_runs_again(project, edit, capsys):
     assert {p: p.read_bytes() for p in project.glob("notebooks/*")} == committed
 
 
+def test_new_text_runs_nothing(project, edit, capsys):
+    assert execute_all(project)
+    edit(project / "notebooks/02_first.ipynb", "There is more.", "Much more.")
+    executed = project / "_build/stage/notebooks/02_first.ipynb"
+    before = [cell.get("outputs") for cell in read(executed).cells]
+    capsys.readouterr()
+    assert execute_all(project)
+    assert progress(capsys) == {"02_first": "unchanged", "03_second": "unchanged"}
+    assert "Much more." in executed.read_text(encoding="utf-8")
+    assert [cell.get("outputs") for cell in read(executed).cells] == before
+
+
 def test_a_module_two_steps_away_counts(project, edit, capsys):
     third = project / "notebooks/04_third.ipynb"
     shutil.copy(project / "notebooks/02_first.ipynb", third)

@@ -74,7 +74,7 @@ def test_an_equation_without_a_test(tested):
 
 
 def test_a_label_that_stands_nowhere(tested):
-    found = plant(tested, "notebooks/02_first.ipynb", "(eq-double)", "")
+    found = plant(tested, "notebooks/02_first.ipynb", 'id=\\"eq-double', 'id=\\"double')
     assert found == [
         "tests/test_chapters.py::test_double names `eq-double`, which stands nowhere",
         "aiayn.first.double names `eq-double`, which stands nowhere",
@@ -82,12 +82,16 @@ def test_a_label_that_stands_nowhere(tested):
 
 
 def test_a_label_that_stands_twice(tested):
-    found = plant(tested, "notebooks/03_second.ipynb", "(eq-quadruple)", "(eq-double)")
+    found = plant(
+        tested, "notebooks/03_second.ipynb", 'id=\\"eq-quadruple', 'id=\\"eq-double'
+    )
     assert "`eq-double` stands twice: in 02_first and 03_second" in found
 
 
 def test_a_label_of_another_form(tested):
-    found = plant(tested, "notebooks/02_first.ipynb", "(res-grows)", "(grows)")
+    found = plant(
+        tested, "notebooks/02_first.ipynb", '\\\\tag{2.2}\\n",\n    "$$', "$$ (grows)"
+    )
     assert "label `grows` is not of the form" in found[0]
 
 
