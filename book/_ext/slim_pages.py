@@ -26,6 +26,7 @@ ICONS = "fontawesome"
 LINK = re.compile(r'[ \t]*<link\b[^>]*rel="stylesheet"[^>]*>\n?')
 SOURCE = re.compile(r'[ \t]*<script\b([^>]*?)\ssrc="([^"]+)"([^>]*)></script>\n?')
 ADDRESS = re.compile(r'(?:href|src)="([^"]*?)_static/([^"?]+)[^"]*"')
+CODE = re.compile(r"\\([0-9a-f]{1,6}) ?", re.I)
 # The name of a file at the end of an address, in a page, a sheet or a script.
 NAMED = re.compile(r"""(?<=[\s/"'`(])[\w.+-]+\.\w+(?=[?#]?[^\s"'`)]*["'`)])""")
 
@@ -111,8 +112,8 @@ def join_sheets(static, names, vocabulary):
             rules += style_sheets.read_rules(text, vocabulary, locate)
     rules = style_sheets.drop_unused(rules, vocabulary.variables)
     keep_icons(rules, static)
-    notices = [n for n in dict.fromkeys(licences)]
-    return "\n".join([*notices, *(rule.text() for rule in rules), ""])
+    texts = [*dict.fromkeys(licences), *(rule.text() for rule in rules)]
+    return "\n".join([*texts, ""])
 
 
 def join_scripts(static, names):
@@ -212,7 +213,7 @@ def slim(app, exception):
             vocabulary.read_script(path.read_text("utf8"))
         elif path.suffix == ".css" and name not in sheets:
             read = re.findall(r"var\(\s*(--[\w-]+)", path.read_text("utf8"))
-            vocabulary.variables.update(read if name != "basic.css" else ())
+            vocabulary.variables.update(read)
 
     options = " ".join((static / OPTIONS).read_text("utf8").split())
     sheet = write(static / SHEET, join_sheets(static, sheets, vocabulary))
