@@ -57,7 +57,7 @@ def shift(visit):
 def weight(visit):
     """Too many files or too heavy; scripts that are too big for a phone."""
     files = list(dict.fromkeys(visit.loaded))
-    sizes = {path: wire_size(path) for path in files}
+    sizes = {path: wire_size(path) for path in files if path.is_file()}
     whole = sum(sizes.values())
     shell = sum(
         size
@@ -71,7 +71,7 @@ def weight(visit):
         found.append(f"{whole / KIB:.0f} KiB in all")
     if shell > SHELL:
         found.append(f"{shell / KIB:.0f} KiB beside its content")
-    for path in files:
+    for path in sizes:
         limit = BIGGEST_INDEX if path.name == "searchindex.js" else BIGGEST_SCRIPT
         if path.suffix == ".js" and path.stat().st_size > limit:
             found.append(f"{path.name}: {path.stat().st_size} bytes of script")

@@ -26,7 +26,7 @@ class Visit:
     outside: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
-    loaded: list[Path] = field(default_factory=list)  # the page is the first
+    loaded: list[Path] = field(default_factory=list)  # in both loads
     shift: dict[int, float] = field(default_factory=dict)  # width -> CLS
     facts: dict = field(default_factory=dict)
     axe: dict[str, list[str]] = field(default_factory=dict)
@@ -75,7 +75,6 @@ class Visitor:
         """Open the page, its fonts after its first paint if they are slow."""
         page = self.page
         page.set_viewport_size({"width": width, "height": 900})
-        visit.loaded.clear()
         self.late = [] if slow_fonts else None
         page.goto(visit.page.as_uri(), wait_until="domcontentloaded")
         if slow_fonts:
