@@ -132,34 +132,40 @@ def write(path, text):
 
 
 def rewrite(text, sheets, scripts, unused, options, sheet, script):
-    """A page that loads the joined files instead of their parts."""
-    bundle = {"sheet": False, "script": False}
+    """A page that loads the joined files instead of their parts.
+
+    Style sheets come last in the head: a script in the page waits for those before it.
+    """
+    links, joined = [], set()
+
+    def join(name, address, tag):
+        first = name not in joined
+        joined.add(name)
+        return f"  {tag.format(f'{address}_static/{name}')}\n" * first
 
     def link(match):
         address = ADDRESS.search(match[0])
-        if address is None or address[2] not in sheets:
-            return match[0]
-        first, bundle["sheet"] = not bundle["sheet"], True
-        return f'  <link rel="stylesheet" href="{address[1]}_static/{sheet}">\n' * first
+        if address and address[2] in sheets:
+            links.append(join(sheet, address[1], '<link rel="stylesheet" href="{}">'))
+        else:
+            links.append(match[0])
+        return ""
 
     def source(match):
         address = ADDRESS.search(match[0])
-        name = address[2] if address else None
+        name = address and address[2]
         if name in unused:
             return ""
         if name == OPTIONS:
             return f"  <script>{options}</script>\n"
-        if name not in scripts:
-            return (
-                match[0]
-                if "defer" in match[0]
-                else match[0].replace(" src", " defer src")
-            )
-        first, bundle["script"] = not bundle["script"], True
-        return f'  <script defer src="{address[1]}_static/{script}"></script>\n' * first
+        if name in scripts:
+            return join(script, address[1], '<script defer src="{}"></script>')
+        return (
+            match[0] if "defer" in match[0] else match[0].replace(" src", " defer src")
+        )
 
-    text = LINK.sub(link, text)
-    text = SOURCE.sub(source, text)
+    text = SOURCE.sub(source, LINK.sub(link, text))
+    text = text.replace("</head>", "".join(links) + "  </head>", 1)
     return TOLD.sub("", text) if "togglebutton.js" in unused else text
 
 
