@@ -17,6 +17,11 @@ REPAIRS = [
     (re.compile(r"<script>const THEBE_JS_URL.*?</script>\s*"), ""),
     (re.compile(r'<script [^>]*src="[^"]*sphinx-thebe\.js[^"]*"></script>\s*'), ""),
     (re.compile(r'<link rel="stylesheet"[^>]*sphinx-thebe\.css[^>]*>\s*'), ""),
+    (re.compile(r'<script type="text/x-thebe-config">.*?</script>\s*', re.S), ""),
+    (re.compile(r"<script>kernelName = .*?</script>\s*"), ""),
+    # what the theme's tooltips say is a title, which browsers show themselves
+    (re.compile(r"\bdata-bs-title="), "title="),
+    (re.compile(r'(?:\s+data-bs-(?:toggle="tooltip"|placement="\w+"))+'), ""),
     # the visible text of a fold names it; another aria-label breaks voice control
     (re.compile(r'<summary aria-label="Toggle hidden content">'), "<summary>"),
     # icons drawn by a font are decoration

@@ -26,6 +26,8 @@
       unrendered: formulas.filter((f) => !rendered(f)).map((f) => first(f.textContent, 80)),
       errors: all(".katex-error, [style*='cc0000']").map((e) => e.textContent),
       rawTex: words.match(tex) ?? [],
+      headings: all("h1, h2, h3, h4, h5, h6").filter(visible).map((e) => Number(e.tagName[1])),
+      figures: all("aiayn-figure").length,
       marks: [
         ...lines("pre").filter((line) => /^#\s?\|/.test(line)),
         ...lines(".cell pre").filter((line) => /# (fmt: |noqa)/.test(line)),
@@ -60,13 +62,46 @@
     document.head.append(still);
   };
 
-  const runAxe = async (runOnly) => {
+  // What axe says of colours follows from the colour and size of a text and from what is
+  // painted behind it: one element for each such combination stands for all of them.
+  const oneOfEachKind = () => {
+    const kinds = new Map([[document.documentElement, ""]]);
+    const kind = (element) => {
+      if (!kinds.has(element)) {
+        const style = getComputedStyle(element);
+        const above = kind(element.parentElement);
+        const own = [
+          style.color, style.backgroundColor, style.backgroundImage, style.opacity,
+          style.fontSize, style.fontWeight, style.textDecorationLine,
+          // what lies above other elements is judged by itself
+          ["absolute", "fixed"].includes(style.position) ? kinds.size : "",
+        ].join();
+        kinds.set(element, above.endsWith(own) ? above : `${above} / ${own}`);
+      }
+      return kinds.get(element);
+    };
+    const found = new Map();
+    for (const element of all("body *")) {
+      const text = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+      if (!text || element.closest("svg, math, script, style, noscript")) continue;
+      if (visible(element) && !found.has(kind(element))) found.set(kind(element), element);
+    }
+    return [...found.values()];
+  };
+
+  const COLOURS = ["color-contrast", "link-in-text-block"];
+
+  // Runs the rules with these tags, and those on colours where they can differ. With no
+  // tags only the latter: a theme changes nothing else.
+  const runAxe = async (tags) => {
     // Preloading would fetch the style sheets again, which a page opened as a file may not.
-    const options = { runOnly, resultTypes: ["violations"], preload: false };
-    const { violations } = await axe.run(document, options);
+    const options = { resultTypes: ["violations"], preload: false };
+    const off = Object.fromEntries(COLOURS.map((rule) => [rule, { enabled: false }]));
+    const colours = await axe.run({ include: oneOfEachKind() }, { ...options, runOnly: COLOURS });
+    const rest = tags && (await axe.run(document, { ...options, runOnly: tags, rules: off }));
     const describe = ({ target, html }) => `${target.join(" ")} ${first(html, 120)}`;
     const found = [];
-    for (const { id, impact, nodes } of violations) {
+    for (const { id, impact, nodes } of [...colours.violations, ...(rest?.violations ?? [])]) {
       // axe does not count a formula as text and calls a column headed by one nameless.
       const real = nodes.filter(
         ({ target }) =>
@@ -78,5 +113,20 @@
     return found;
   };
 
-  window.look = { unfold, facts, overflow, prepareAxe, runAxe };
+  // How far things moved while the page came, as the sum that browsers call CLS.
+  const shift = () =>
+    new Promise((resolve) => {
+      let sum = 0;
+      const note = (entries) => {
+        for (const entry of entries) if (!entry.hadRecentInput) sum += entry.value;
+      };
+      const observer = new PerformanceObserver((list) => note(list.getEntries()));
+      observer.observe({ type: "layout-shift", buffered: true });
+      setTimeout(() => {
+        note(observer.takeRecords());
+        resolve(sum);
+      }, 50);
+    });
+
+  window.look = { unfold, facts, overflow, prepareAxe, runAxe, shift };
 })();

@@ -1,16 +1,14 @@
 """The built pages as files: heads, links, addresses, pictures, weight."""
 
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
+import checks
 import nbformat
 import pytest
 import tomllib
 import yaml
 from documents import read
-
-BIGGEST_SCRIPT = 100_000  # bytes
-BIGGEST_INDEX = 400_000  # of the words of all pages; the search page alone loads it
 
 
 def repository(root):
@@ -77,44 +75,26 @@ def test_the_landing_page_is_a_page(site):
     assert not (site / "book/intro.html").exists()
 
 
-def lands(site, page, address):
-    """Whether an address on a page leads to a file, and to an element in it."""
-    parts = urlsplit(address)
-    if parts.scheme or parts.netloc:
-        return True
-    target = site / page
-    if parts.path:
-        target = (target.parent / unquote(parts.path)).resolve()
-    if not target.is_file():
-        return False
-    return not parts.fragment or unquote(parts.fragment) in read(target).ids
+@pytest.mark.parametrize("check", checks.FILE_CHECKS, ids=lambda check: check.__name__)
+def test_page(site, page, check):
+    assert check(site, page) == []
 
 
-def test_links_land_on_an_element(document, page, site):
-    addresses = [link["href"] for link in document.links if link.get("href")]
-    assert addresses
-    # "#" alone is the top of the page
-    assert [a for a in addresses if a != "#" and not lands(site, page, a)] == []
+def test_nothing_lies_in_the_site_that_nothing_loads(site):
+    text = "".join(
+        path.read_text("utf8")
+        for path in site.rglob("*")
+        if path.suffix in (".html", ".css", ".js")
+    )
+    files = [path for path in site.glob("_static/**/*.*") if path.is_file()]
+    assert [path for path in files if path.name not in text] == []
 
 
-def test_ids_are_unique(document):
-    twice = {name for name in document.ids if document.ids.count(name) > 1}
-    assert twice == set()
-
-
-def test_a_page_loads_only_files_of_the_site(document, page, site):
-    for tag, address in document.loads:
-        parts = urlsplit(address)
-        assert not parts.scheme or parts.scheme == "data", address
-        assert not parts.netloc, address
-        if not parts.scheme:
-            path = ((site / page).parent / unquote(parts.path)).resolve()
-            assert path.is_file(), address
-            if tag == "script":
-                index = path.name == "searchindex.js"
-                assert not index or page == "search.html"
-                limit = BIGGEST_INDEX if index else BIGGEST_SCRIPT
-                assert path.stat().st_size <= limit, address
+def test_no_script_is_big(site):
+    """Those that come later, on demand, too; weights of a model are no script."""
+    for path in site.rglob("*.js"):
+        if path.name != "searchindex.js" and "weights" not in path.name:
+            assert path.stat().st_size <= checks.BIGGEST_SCRIPT, path
 
 
 def test_style_sheets_load_only_files_of_the_site(site):
@@ -123,16 +103,8 @@ def test_style_sheets_load_only_files_of_the_site(site):
         for address in re.findall(r"url\(\s*['\"]?([^'\")]+)", text):
             if not address.startswith(("data:", "#")):
                 assert not urlsplit(address).netloc, (sheet.name, address)
+                assert (sheet.parent / address).is_file(), (sheet.name, address)
         assert not re.search(r"@import[^;]*https?:", text), sheet.name
-
-
-def test_every_picture_is_described_and_every_plot_has_a_caption(document):
-    for picture in document.pictures:
-        assert picture["alt"], picture
-        if picture["plot"]:
-            assert len(picture["alt"]) >= 20, picture
-            assert picture["caption"].strip(), picture
-        assert not re.fullmatch(r"[\w./-]+\.(svg|png|jpe?g)", picture["alt"]), picture
 
 
 def test_colab_button_opens_the_committed_notebook(document, page, root):

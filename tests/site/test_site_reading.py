@@ -14,7 +14,7 @@ def chapter(chapters):
 def test_the_first_paint_follows_the_reader_s_system(tab, site, scheme):
     tab.emulate_media(color_scheme=scheme)
     # the theme's own script runs after the first paint: the page must not need it
-    tab.route("**/pydata-sphinx-theme.js*", lambda route: route.fulfill(body=""))
+    tab.route("**/book.all.js*", lambda route: route.fulfill(body=""))
     tab.goto((site / "index.html").as_uri())
     assert tab.evaluate("document.documentElement.dataset.theme") == scheme
 
