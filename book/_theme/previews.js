@@ -1,7 +1,7 @@
 // Shows what a reference points to beside it: an equation, a figure, a glossary term, a
 // cited work. Works with a mouse and with the keyboard; a tap follows the link as ever.
 (() => {
-  const LINK = ".bd-article a.reference.internal";
+  const LINK = ".bd-article :not(.letters) > a.reference.internal";
   const LABEL = /#((?:eq|res|fig|term)-[\w-]+)$/;
   const PAUSE = 250; // ms before a preview comes, and before it goes
   const EDGE = 12; // px kept free at the window's edges
@@ -98,10 +98,17 @@
     box.style.left = `${clamp(line.left, width, document.documentElement.clientWidth) - frame.left}px`;
   };
 
+  // Nothing to add when the target stands in full view.
+  const inView = (label) => {
+    const target = document.getElementById(label)?.getBoundingClientRect();
+    return Boolean(target?.height) && target.top >= 0 && target.bottom <= innerHeight;
+  };
+
   const show = async (link, y) => {
     const label = labelOf(link);
     const found = titles.has(link) ? null : await load(label).catch(() => null);
     if (wanted !== link || !(found || titles.has(link))) return;
+    if (link.getAttribute("href") === `#${label}` && inView(label)) return;
     if (!box) makeBox();
     shown?.removeAttribute("aria-describedby");
     shown = link;
