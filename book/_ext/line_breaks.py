@@ -1,7 +1,7 @@
-"""No line breaks between a formula and the punctuation that belongs to it.
+"""No line breaks between a formula and what belongs to it: a full stop, "-th", "(".
 
 A browser may break a line on both sides of a formula, since it draws one as a box; a
-full stop would then begin the next line. A word joiner forbids it.
+full stop would then begin the next line. Inside a formula lines may break as ever.
 """
 
 import re
@@ -9,9 +9,14 @@ import re
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-JOINER = "\N{WORD JOINER}"
-CLOSING = re.compile(r"[.,;:!?)\]’”\-–]")
-OPENING = re.compile(r"[(\[‘“]\Z")
+AFTER = re.compile(r"[.,;:!?)\]’”]+|[-–]\w*")
+BEFORE = re.compile(r"[(\[‘“]+\Z")
+
+
+def text_at(parent, place):
+    """The text at this place, or none."""
+    inside = 0 <= place < len(parent)
+    return parent[place] if inside and isinstance(parent[place], nodes.Text) else ""
 
 
 class JoinPunctuation(SphinxPostTransform):
@@ -22,12 +27,18 @@ class JoinPunctuation(SphinxPostTransform):
         for formula in list(self.document.findall(nodes.math)):
             parent = formula.parent
             place = parent.index(formula)
-            after = parent[place + 1] if place + 1 < len(parent) else None
-            if isinstance(after, nodes.Text) and CLOSING.match(after):
-                parent[place + 1] = nodes.Text(JOINER + after)
-            before = parent[place - 1] if place else None
-            if isinstance(before, nodes.Text) and OPENING.search(before):
-                parent[place - 1] = nodes.Text(before + JOINER)
+            before, after = text_at(parent, place - 1), text_at(parent, place + 1)
+            head, tail = BEFORE.search(before), AFTER.match(after)
+            if not (head or tail):
+                continue
+            joined = nodes.inline(classes=["joined"])
+            parent[place] = joined
+            joined += [nodes.Text(head[0]), formula] if head else [formula]
+            if tail:
+                joined += nodes.Text(tail[0])
+                parent[place + 1] = nodes.Text(after[tail.end() :])
+            if head:
+                parent[place - 1] = nodes.Text(before[: head.start()])
 
 
 def setup(app):
