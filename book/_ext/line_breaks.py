@@ -1,7 +1,8 @@
 """No line breaks between a formula and what belongs to it: a full stop, "-th", "(".
 
 A browser may break a line on both sides of a formula, since it draws one as a box; a
-full stop would then begin the next line. Inside a formula lines may break as ever.
+full stop would then begin the next line. Both go into an element without breaks, where
+formulas.py marks the places inside the formula at which lines may break as ever.
 """
 
 import re
