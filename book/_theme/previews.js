@@ -54,13 +54,19 @@
     timer = setTimeout(hide, PAUSE);
   };
 
+  // A mouse that leaves takes nothing from a link that has the focus.
+  const leave = () => {
+    clearTimeout(timer);
+    if (!shown?.matches(":focus-visible")) hideSoon();
+  };
+
   const makeBox = () => {
     box = document.createElement("div");
     box.id = "preview";
     box.className = "preview";
     box.setAttribute("role", "tooltip");
     box.addEventListener("pointerenter", () => clearTimeout(timer));
-    box.addEventListener("pointerleave", hideSoon);
+    box.addEventListener("pointerleave", leave);
     document.querySelector(".bd-article").append(box);
   };
 
@@ -134,7 +140,7 @@
   });
   document.addEventListener("pointerout", (event) => {
     const link = linkOf(event);
-    if (link && !link.contains(event.relatedTarget)) hideSoon();
+    if (link && !link.contains(event.relatedTarget)) leave();
   });
   document.addEventListener("focusin", (event) => {
     const link = linkOf(event);

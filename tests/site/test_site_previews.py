@@ -109,6 +109,10 @@ def test_the_keyboard_brings_it_and_takes_it_away(reading):
     box = opened(reading)
     assert "derivatives" in box.inner_text()
     assert link.get_attribute("aria-describedby") == "preview"
+    link_to(reading, EQUATION).dispatch_event("pointerover", {"pointerType": "mouse"})
+    link_to(reading, EQUATION).dispatch_event("pointerout", {"pointerType": "mouse"})
+    reading.wait_for_timeout(500)  # a mouse that passes takes nothing away
+    assert box.is_visible()
     reading.keyboard.press("Escape")
     assert box.is_hidden()
     assert link.evaluate("e => e === document.activeElement")
