@@ -16,6 +16,7 @@ from sphinx.util.math import get_node_equation_number
 
 LOG = logging.getLogger(__name__)
 KATEX = Path(__file__).parent / "katex" / "katex.min.js"
+PART = '<span class="base">'  # lines may break between the parts of a formula
 PREFIX = "equation-"  # what Sphinx puts before a label to make an id
 
 LOAD = "var module = {exports: {}}, exports = module.exports;"
@@ -60,7 +61,11 @@ def to_html(node, *, display):
 
 def visit_inline(self, node):
     self.body.append(self.starttag(node, "span", "", CLASS="math"))
-    self.body.append(to_html(node, display=False) + "</span>")
+    html = to_html(node, display=False)
+    if "joined" in node.parent.get("classes", []):  # no breaks but inside (line_breaks)
+        before, first, rest = html.partition(PART)
+        html = before + first + rest.replace(PART, f"<wbr>{PART}")
+    self.body.append(html + "</span>")
     raise nodes.SkipNode
 
 

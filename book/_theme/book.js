@@ -22,6 +22,23 @@
   };
   addEventListener("hashchange", unfold);
   addEventListener("DOMContentLoaded", unfold);
+  // On a phone the page's contents lie over the page: a chosen line closes them.
+  addEventListener("click", (event) => {
+    if (event.target.closest?.('dialog a[href^="#"]')) event.target.closest("dialog").close();
+  });
+  // "Copied" is shown by the button's picture; this says it.
+  const status = document.createElement("p");
+  status.className = "visually-hidden";
+  status.setAttribute("role", "status");
+  addEventListener("DOMContentLoaded", () => document.querySelector("main")?.append(status));
+  addEventListener("click", (event) => {
+    const button = event.target.closest?.("button.copybtn");
+    if (!button) return;
+    status.textContent = "";
+    setTimeout(() => {
+      status.textContent = button.classList.contains("success") ? "Copied" : "Not copied";
+    }, 100);
+  });
   // Paper cannot unfold; the screen gets its folds back afterwards.
   let closed = [];
   addEventListener("beforeprint", () => {
