@@ -46,22 +46,31 @@ Where ``AIAYN_FIGURES=external`` is set, as in the tools that store outputs, an 
 holds no style and no script: the pages of the book bring them once.
 """
 
-from .controls import Choice, Slider, Switch
-from .explorer import Explorer, asset, explorer
+from .calculator import Calculator, Entry, Option, calculator
+from .controls import Choice, Slider, Stepper, Switch
+from .explorer import Explorer, explorer
 from .grid import Grid
+from .output import asset
 from .panels import Numbers, Words
 from .plots import Bars, Curve
+from .tiles import Tiles
 
 __all__ = [
     "Bars",
+    "Calculator",
     "Choice",
     "Curve",
+    "Entry",
     "Explorer",
     "Grid",
     "Numbers",
+    "Option",
     "Slider",
+    "Stepper",
     "Switch",
+    "Tiles",
     "Words",
     "asset",
+    "calculator",
     "explorer",
 ]
