@@ -24,7 +24,7 @@ from figure_examples import (
 from aiayn.book import figures
 from aiayn.book.figures import numbers
 from aiayn.book.figures import states as states_of_figures
-from aiayn.book.figures.calculator import readable
+from aiayn.book.figures.memory import readable
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -238,7 +238,8 @@ def test_a_finger_hits_every_control_and_cell(tab, address, width):
     tab.set_viewport_size({"width": width, "height": 800})
     tab.goto(address)
     targets = (
-        "input[type=range], .switch, .choice label, select, button, .field input, td"
+        "[type=range], [type=number], .switch, .choice label, select, button, "
+        ".cells td:not(.none)"
     )
     small = """(figure, targets) => [...figure.querySelectorAll(targets)].map(e => {
         const { width, height } = e.getBoundingClientRect();
@@ -258,7 +259,7 @@ def test_words_stand_beside_the_control_that_changes_them(tab, address):
     for figure in tab.locator("aiayn-figure:has(output)").all():
         top = figure.locator(".controls").bounding_box()["y"]
         said = figure.locator("output").first.bounding_box()
-        assert said["y"] + said["height"] - top < 480
+        assert said["y"] + said["height"] - top < 400
 
 
 # ---- steppers ----------------------------------------------------------------------
@@ -461,7 +462,7 @@ def test_paper_shows_the_state_and_no_folds(tab, examples):
         for fold in figure.locator("details").all():
             assert fold.is_hidden()
         after = "e => getComputedStyle(e.querySelector('figure'), '::after').content"
-        assert "interactive figure" in figure.evaluate(after)
+        assert "interactive in the online book" in figure.evaluate(after)
 
 
 def test_paper_is_white_whatever_the_theme(tab, address):
