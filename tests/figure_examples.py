@@ -163,6 +163,77 @@ def encoding():
     )
 
 
+def tiles():
+    """A stepper, and cells in named states that hold a sign or a text of their own."""
+
+    def cell(step, i, j):
+        place = i * (i + 1) // 2 + j
+        if j > i:
+            return "skipped"
+        if place == step:
+            return "now", f"{i},{j}"
+        return "done" if place < step else "to come"
+
+    return figures.explorer(
+        "The lower triangle, tile by tile",
+        figures.Stepper("step", label="Step", values=range(10), start=4),
+        figures.Switch("columns", label="Column by column", start=False),
+        figures.Words(lambda step: f"{step} of 10 tiles are done."),
+        figures.Tiles(
+            "Tiles of queries and keys",
+            lambda step, columns: [
+                [cell(step, *((j, i) if columns else (i, j))) for j in range(4)]
+                for i in range(4)
+            ],
+            states={
+                "done": ("✓", "query"),
+                "now": ("●", "accent"),
+                "skipped": ("–", "muted"),
+                "to come": ("·", None),
+            },
+            axes=("queries", "keys"),
+            say="queries {row}, keys {column}: {value} ({text})",
+        ),
+    )
+
+
+def memory():
+    """A calculator: entries, an option, presets, two results."""
+
+    def cache(layers, heads, width, tokens, number):
+        return 2 * layers * heads * width * tokens * number
+
+    def weights(layers, heads, width, number, tokens=0):
+        return 4 * layers * (heads * width) ** 2 * number
+
+    formula = "2 * layers * heads * width * tokens * number"
+    return figures.calculator(
+        "What a cache takes",
+        figures.Entry("layers", "Layers", start=6, low=1, high=200),
+        figures.Entry("heads", "Heads", start=8, low=1, high=256),
+        figures.Entry("width", "Width of a head", start=64, low=1, high=1024),
+        figures.Entry("tokens", "Tokens", start=4096, low=0, high=1_000_000),
+        figures.Option(
+            "number",
+            "A number is",
+            {"float32": 4, "float16": 2, "4 bits": 0.5},
+            "float32",
+        ),
+        results={
+            "cache": (formula, cache),
+            "projections": (
+                "4 * layers * heads * width * heads * width * number",
+                weights,
+            ),
+        },
+        presets={
+            "base": {"layers": 6, "heads": 8, "width": 64},
+            "big": {"layers": 6, "heads": 16, "width": 64},
+        },
+        say="{tokens} tokens in {number} take {cache}.",
+    )
+
+
 LONG = "a label of many words that a careful author gave to one part of the figure"
 WORD = "Pneumonoultramicroscopicsilicovolcanoconiosis"
 
@@ -219,5 +290,7 @@ EXAMPLES = {
     "saturation": saturation,
     "masks": masks,
     "encoding": encoding,
+    "tiles": tiles,
+    "memory": memory,
     "difficult": difficult,
 }

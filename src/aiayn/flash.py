@@ -325,7 +325,7 @@ def flash_forward(query, key, value, mask, causal, scale, block_size):
     return output, *sums
 
 
-# %% ../../notebooks/11_flash.ipynb #11-031
+# %% ../../notebooks/11_flash.ipynb #11-033
 def flash_backward(
     upstream, query, key, value, mask, output, maximum, denominator,
     causal, scale, block_size,
@@ -361,7 +361,7 @@ def flash_backward(
     return tuple(d.to(query.dtype) for d in (d_query, d_key, d_value))
 
 
-# %% ../../notebooks/11_flash.ipynb #11-033
+# %% ../../notebooks/11_flash.ipynb #11-035
 def mapped_axis_first(info, in_dims, inputs) -> list:
     """The rule of ``vmap``: the mapped axis becomes one more leading dimension."""
     return [
@@ -421,7 +421,7 @@ class FlashGradient(torch.autograd.Function):
         return FlashGradient.apply(*moved), (0, 0, 0)
 
 
-# %% ../../notebooks/11_flash.ipynb #11-034
+# %% ../../notebooks/11_flash.ipynb #11-036
 def flash_attention(
     query: Float[Tensor, "... n_queries d_k"],
     key: Float[Tensor, "... n_keys d_k"],
@@ -463,7 +463,7 @@ def flash_attention(
     return FlashAttention.apply(*inputs)[0]
 
 
-# %% ../../notebooks/11_flash.ipynb #11-035
+# %% ../../notebooks/11_flash.ipynb #11-037
 def checked_block_size(block_size) -> tuple[int, int]:
     """Most queries and most keys of a tile, from one number or two."""
     sizes = block_size if isinstance(block_size, tuple) else (block_size, block_size)

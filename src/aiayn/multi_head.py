@@ -54,7 +54,7 @@ def merge_heads(
     return heads.transpose(1, 2).flatten(-2)
 
 
-# %% ../../notebooks/03_multi_head.ipynb #03-022
+# %% ../../notebooks/03_multi_head.ipynb #03-024
 def head_widths(
     d_model: int, n_heads: int, d_k: int | None, d_v: int | None
 ) -> tuple[int, int]:
@@ -88,7 +88,7 @@ def check_widths(d_model: int, **inputs: Tensor) -> None:
             )
 
 
-# %% ../../notebooks/03_multi_head.ipynb #03-023
+# %% ../../notebooks/03_multi_head.ipynb #03-025
 class MultiHeadAttention(nn.Module):
     """Several attentions side by side, each in its own learned projection.
 
@@ -200,7 +200,7 @@ class MultiHeadAttention(nn.Module):
         return mixing_weights(self.mix, query, keys, mask, causal=causal)
 
 
-# %% ../../notebooks/03_multi_head.ipynb #03-025
+# %% ../../notebooks/03_multi_head.ipynb #03-027
 def mixing_weights(
     mix: Callable[..., Tensor],
     query: Float[Tensor, "batch n_heads n_queries d_k"],

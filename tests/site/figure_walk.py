@@ -105,6 +105,8 @@ def check_curve(panel, parts, seen):
 
 
 def check_grid(panel, parts, seen):
+    if panel["cells"] == "states":
+        return check_tiles(panel, parts, seen)
     cells, mask = parts["cells"], panel["cells"] == "mask"
     columns = parts["columns"][: len(cells[0])]
     rows = parts["rows"][: len(cells)]
@@ -140,6 +142,33 @@ def check_grid(panel, parts, seen):
             if cell is not None
         ]
         assert [says for says in seen["says"] if says] == words
+
+
+def check_tiles(panel, parts, seen):
+    """Signs or texts, the colour of each state, and the sentence of each cell."""
+    cells, rows = parts["cells"], parts["rows"]
+    columns = parts["columns"][: len(cells[0])]
+    pair = lambda c: c if isinstance(c, list) else [c, panel["signs"][c]]
+    flat = [pair(cell) for row in cells for cell in row if cell is not None]
+    texts = [["" if c is None else pair(c)[1] for c in row] for row in cells]
+    assert seen["rows"] == [
+        [panel["corner"], *columns],
+        *([name, *row] for name, row in zip(rows, texts, strict=False)),
+    ]
+    marks = [mark for mark in seen["marks"] if mark != "none"]
+    assert marks == [f"state {panel['roles'][state]}" for state, _ in flat]
+    places = [
+        (row, column)
+        for row, line in zip(rows, cells, strict=False)
+        for column, cell in zip(columns, line, strict=True)
+        if cell is not None
+    ]
+    says = [says for says in seen["says"] if says]
+    for sentence, (row, column), (state, text) in zip(says, places, flat, strict=True):
+        words = {"row": row, "column": column, "value": panel["names"][state]}
+        for name, word in {**words, "text": text}.items():
+            if f"{{{name}}}" in panel["say"][0]:
+                assert word in sentence
 
 
 def check_numbers(panel, parts, seen):

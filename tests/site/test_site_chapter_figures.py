@@ -135,6 +135,32 @@ def test_chapter_2_shows_weights_and_gradients(figure, notebook_function):
     assert compared >= 4
 
 
+def test_chapter_3_shows_where_the_numbers_of_a_token_go(figure):
+    """Columns of a head by counting; the bare view goes straight on."""
+    element, data = figure("03_multi_head", "Two tokens of width 8, cut into heads")
+    seen = set()
+    for state, (words, tiles) in figure_walk.walk(element, data):
+        n_heads, way = settings(data, state)
+        width = 8 // int(n_heads)
+        if way == "split_heads":
+            rows = [
+                [8 * token + width * head + i for i in range(width)]
+                for head in range(int(n_heads))
+                for token in range(2)
+            ]
+        else:
+            rows = [list(range(i, i + width)) for i in range(0, 16, width)]
+        numbers = [number for row in rows for number in row]
+        assert columns(tiles) == [str(number) for number in numbers], state
+        owners = ["state accent" if number < 8 else "state " for number in numbers]
+        assert tiles["marks"] == owners, state
+        apart = max(rows[0] + rows[1]) < 8
+        assert ("never meets token 2" in words["words"]) == apart, state
+        assert apart == (way != "split_heads" and n_heads != "1")
+        seen.add((n_heads, way))
+    assert len(seen) == 6
+
+
 def test_chapter_4_shows_the_encoding(figure):
     element, data = figure("04_positional_encoding", "A clock with eight hands")
     exact = sinusoidal_encoding(41, 16, dtype=torch.float64)
@@ -278,20 +304,23 @@ def test_chapter_7_shows_a_beam_search(figure):
     spelled = lambda chosen: ", ".join(" ".join(w[1:]) for _, w in chosen) or "none"
     answers = set()
     for state, panels in figure_walk.walk(element, data, most=54, few=54):
-        words, p_panel, mask_panel, numbers = panels
+        words, tiles, numbers = panels
         k, alpha, step = settings(data, state)
-        k, alpha, step = int(k), float(alpha), int(step)
+        k, alpha, step = int(k), float(alpha), int(step.split()[0])
         last, done, parents, grid, ends, kept, found, bound = search(k, alpha, step)
         assert ("has stopped after step" in words["words"]) == (last < step), state
-        assert [row[0] for row in p_panel["rows"][1:]] == parents, state
-        near(columns(p_panel), grid)
-        chosen = {tuple(w[1:]) for _, w in ends + kept}
-        marks = [
-            "✓" if tuple([*parent.split(), token]) in chosen else "·"
+        assert [row[0] for row in tiles["rows"][1:]] == parents, state
+        near([text.split()[0] for text in columns(tiles)], grid)
+        looks = {tuple(w[1:]): ("✓", "value") for _, w in ends}
+        looks |= {tuple(w[1:]): ("→", "query") for _, w in kept}
+        expected = [
+            looks.get((*parent.split(), token), ("", ""))
             for parent in (p if p != "BOS" else "" for p in parents)
             for token in ("a", "b", "c", "EOS")
         ]
-        assert columns(mask_panel) == marks, state
+        signs = [" ".join(text.split()[1:]) for text in columns(tiles)]
+        assert signs == [sign for sign, _ in expected], state
+        assert tiles["marks"] == [f"state {role}" for _, role in expected], state
         says_ends, says_kept, says_best, score, limit = numbers["values"]
         assert (says_ends, says_kept) == (spelled(ends), spelled(kept)), state
         assert says_best == (" ".join(found[0][1][1:]) if found else "none"), state
@@ -390,6 +419,65 @@ def test_chapter_9_shows_what_a_cache_takes(figure):
     assert len(seen) >= 3
 
 
+def test_chapter_9_works_out_the_cache_of_any_model(figure):
+    """Typed by key; bytes by the formula, in Python's whole numbers."""
+    element, _ = figure("09_kv_cache", "The cache of your own model")
+    page, out = element.page, element.locator("output")
+    names = ("n_layers", "n_kv_heads", "d_k", "length", "batch")
+
+    def bytes_shown():
+        exact = element.locator("dd small").text_content()
+        return int(exact.replace(",", "").removesuffix(" bytes"))
+
+    for numbers, kind, size in (
+        ((61, 7, 192, 100_003, 3), "float16", 2),
+        ((1, 1, 1, 1, 1), "8 bits", 1),
+        ((128, 128, 512, 1_000_000, 128), "float32", 4),
+    ):
+        for name, number in zip(names, numbers, strict=True):
+            element.locator(f"[data-field={name}]").focus()
+            page.keyboard.press("Control+a")
+            page.keyboard.type(str(number))
+        element.locator("select[data-field]").select_option(label=kind)
+        layers, heads, d_k, length, batch = numbers
+        assert bytes_shown() == 2 * layers * heads * d_k * length * batch * size
+        assert f"{batch:,} sequences of {length:,} tokens" in out.text_content()
+    element.locator("[data-preset]").select_option(label="Llama 2 70B")
+    shape = [element.locator(f"[data-field={name}]").input_value() for name in names]
+    assert shape[:3] == ["80", "8", "128"]
+    assert bytes_shown() == 2 * 80 * 8 * 128 * 1_000_000 * 128 * 4
+
+
+def test_chapter_11_shows_tiles_in_order(figure):
+    """Every tile of 4 by 4 in reading order; with the flag, none above the diagonal."""
+    element, data = figure("11_flash", "Sixteen tiles, or ten")
+    seen = set()
+    for state, (words, tiles, numbers) in figure_walk.walk(element, data):
+        step, causal = settings(data, state)
+        step = int(step.split()[0])
+        real = [
+            (i, j) for i in range(4) for j in range(4 if causal == "off" else i + 1)
+        ]
+        marks = []
+        for place in ((i, j) for i in range(4) for j in range(4)):
+            at = real.index(place) + 1 if place in real else None
+            marks.append(
+                "–" if at is None else "✓" if at < step else "●" if at == step else "·"
+            )
+        assert columns(tiles) == marks, state
+        near(numbers["values"], [16 * min(step, len(real)), 16, 256])
+        if step > len(real):
+            assert "All 10 tiles are done; 6 were never" in words["words"]
+        else:
+            i, j = real[step - 1]
+            place = f"queries {4 * i} to {4 * i + 3}, keys {4 * j} to {4 * j + 3}"
+            assert place in words["words"]
+            edge = causal == "on" and i == j
+            assert ("the edge runs through it" in words["words"]) == edge, state
+        seen.add(state)
+    assert len(seen) == 32
+
+
 def test_chapter_11_shows_one_query_reading_its_keys(figure):
     """Sums over the keys read so far, in Python's own numbers, in both orders."""
     element, data = figure("11_flash", "One query reads twelve keys")
@@ -402,7 +490,7 @@ def test_chapter_11_shows_one_query_reading_its_keys(figure):
         near(columns(seen_values), values)
         tiles, order, hide = settings(data, state)
         hidden = {0, 1, 2} if hide == "on" else set()
-        tiles = int(tiles)
+        tiles = int(tiles.split()[0])
         before = set(list(orders[order])[: 3 * max(tiles - 1, 0)]) - hidden
         read = set(list(orders[order])[: 3 * tiles]) - hidden
         near(columns(bars), scores)
@@ -498,8 +586,23 @@ def test_chapter_12_shows_blocks_taken_shared_copied_and_freed(figure):
     for state, panels in figure_walk.walk(element, data, most=20, few=20):
         words, slots, table, numbers = panels
         [step] = settings(data, state)
-        expected = steps[int(step) - 1]
-        near(columns(slots), expected[0])
+        expected = steps[int(step.split()[0]) - 1]
+        readers = [len(text.strip("○·")) for text in columns(slots)]
+        assert readers == [n for row in expected[0] for n in row], state
+        held = {b for row in expected[1] for b in row if b is not None}
+        for block, row in enumerate(slots["rows"][1:]):
+            count = sum(block in numbers for numbers in expected[1])
+            assert row[0] == (
+                f"block {block}, {count or 'no'} reader{'s' * (count > 1)}"
+            )
+            kinds = slots["marks"][4 * block : 4 * block + 4]
+            assert (set(kinds) == {"state "}) == (block not in held), state
+            shared = {
+                mark for mark, text in zip(kinds, row[1:], strict=True) if text[1:]
+            }
+            assert shared <= {"state key"}, state
+        copied = "state accent" in slots["marks"]
+        assert copied == ("copie" in words["words"] and "table" not in words["words"])
         shown = [text for text in columns(table) if text.strip()]
         near(shown, [b for row in expected[1] for b in row if b is not None])
         near(numbers["values"], expected[2])

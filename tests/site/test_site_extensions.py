@@ -22,7 +22,7 @@ def build(tmp_path):
     def build(text):
         (tmp_path / "conf.py").write_text(
             f"import sys; sys.path.insert(0, {str(EXTENSIONS)!r})\n"
-            "extensions = ['myst_parser', 'formulas']\n"
+            "extensions = ['myst_parser', 'formulas', 'live_examples']\n"
             "myst_enable_extensions = ['dollarmath']\n"
             "html_math_renderer = 'katex'\n"
             "html_theme = 'basic'\n"
@@ -103,3 +103,51 @@ def test_the_style_sheet_knows_every_colour_of_the_palette():
     sheet = (EXTENSIONS.parent / "_theme" / "book.css").read_text("utf8")
     for role in COLORS:
         assert len(re.findall(rf"--figure-{role}: #", sheet)) == 2, role  # light, dark
+
+
+EXAMPLE = "# T\n\n```{figure-example}\n"
+
+
+def test_an_example_shows_its_code_and_what_it_gives(build):
+    code = """from aiayn.book import figures
+slider = figures.Slider("n", "n", (1, 2), start=2)
+figures.explorer("Twice", slider, figures.Words(lambda n: f"It is {2 * n}."))
+"""
+    status, output = build(f"{EXAMPLE}{code}```\n")
+    assert status == 0, output
+    page = build.page.read_text("utf8")
+    assert "highlight-python" in page
+    assert ">It is 4.</output>" in page
+    status, output = build(f"{EXAMPLE}:no-code:\n{code}```\n")
+    assert status == 0, output
+    page = build.page.read_text("utf8")
+    assert "highlight-python" not in page
+    assert ">It is 4.</output>" in page
+
+
+PLOT = """import matplotlib.pyplot as plt
+fig, ax = plt.subplots()
+fig
+"""
+
+
+def test_a_plot_of_an_example_is_drawn_in_the_page(build):
+    status, output = build(f"{EXAMPLE}:alt: Empty axes.\n{PLOT}```\n")
+    assert status == 0, output
+    page = build.page.read_text("utf8")
+    assert '<svg class="plot" role="img" aria-label="Empty axes."' in page
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("x = 1", "the last line of an example gives its figure"),
+        (PLOT, "a plot without alternative text"),
+    ],
+)
+def test_an_example_that_fails_fails_the_build_with_its_place(build, code, said):
+    status, output = build(f"{EXAMPLE}{code}\n```\n")
+    assert status != 0
+    assert "index.md:3" in output
+    assert said in output

@@ -18,6 +18,7 @@ from visits import Visitor
 TESTS = Path(__file__).resolve().parents[1]
 SITE = Path(os.environ.get("AIAYN_SITE", TESTS.parent / "_build" / "html")).resolve()
 EXAMPLES = "examples"
+WITH_STATES = "aiayn-figure:not(:has([data-field]))"  # a calculator stores none
 DARK = "document.documentElement.dataset.theme = 'dark'"
 
 
@@ -86,9 +87,7 @@ def figures_of(tab):
         "for (const fold of document.querySelectorAll('details:has(aiayn-figure)'))"
         "  fold.open = true"
     )
-    found = tab.locator("aiayn-figure").all()
-    assert found
-    return found
+    return tab.locator(WITH_STATES).all()
 
 
 # ---- on every page -----------------------------------------------------------------
@@ -96,7 +95,7 @@ def test_the_first_state_is_there_without_script(browser, address):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
-    for figure in page.locator("aiayn-figure").all():
+    for figure in page.locator(WITH_STATES).all():
         data = figure_walk.stored(figure)
         start = figure.evaluate(figure_walk.STATE)
         figure_walk.check(data, start, figure.evaluate(figure_walk.READ))
@@ -233,6 +232,133 @@ def test_nothing_moves_and_nothing_is_wide_on_a_phone(tab, address):
     assert tab.evaluate(animated) == 0
 
 
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_finger_hits_every_control_and_cell(tab, address, width):
+    """WCAG 2.2, target size: 24 px; the label of a switch or a button is part of it."""
+    tab.set_viewport_size({"width": width, "height": 800})
+    tab.goto(address)
+    targets = (
+        "[type=range], [type=number], .switch, .choice label, select, button, "
+        ".cells td:not(.none)"
+    )
+    small = """(figure, targets) => [...figure.querySelectorAll(targets)].map(e => {
+        const { width, height } = e.getBoundingClientRect();
+        return [width, height, e.outerHTML.slice(0, 90)];
+      }).filter(([width, height]) => height && (width < 24 || height < 24))"""
+    for figure in tab.locator("aiayn-figure").all():
+        figures_of(tab)
+        assert figure.evaluate(small, targets) == []
+
+
+def test_words_stand_beside_the_control_that_changes_them(tab, address):
+    """A reader of a phone sees a slider and its sentence at once."""
+    tab.set_viewport_size({"width": 390, "height": 800})
+    tab.goto(address)
+    if "examples" in address:
+        return  # they try the other order too
+    for figure in tab.locator("aiayn-figure:has(output)").all():
+        top = figure.locator(".controls").bounding_box()["y"]
+        said = figure.locator("output").first.bounding_box()
+        assert said["y"] + said["height"] - top < 400
+
+
+# ---- steppers ----------------------------------------------------------------------
+PACE = 1600
+READ_STEP = "figure => figure.querySelector('.stepper input').value"
+
+
+def stepper(tab, examples):
+    figure = opened(tab, examples, "tile by tile")
+    return figure, lambda: int(figure.evaluate(READ_STEP))
+
+
+def test_a_stepper_goes_back_and_on_by_its_buttons(tab, examples):
+    figure, at = stepper(tab, examples)
+    button = lambda name: figure.get_by_role("button", name=name)
+    value = figure.locator(".stepper b")
+    button("Next").focus()
+    tab.keyboard.press("Enter")
+    assert (at(), value.text_content()) == (5, "5 of 9")
+    assert figure.locator("output").text_content() == "5 of 10 tiles are done."
+    button("Back").click()
+    button("Back").click()
+    assert at() == 3
+    for _ in range(9):
+        tab.keyboard.press("Space")  # on Back, which keeps the focus at the end
+    assert at() == 0
+    assert button("Back").get_attribute("aria-disabled") == "true"
+    assert button("Next").get_attribute("aria-disabled") == "false"
+
+
+def test_a_stepper_plays_pauses_and_is_quiet_meanwhile(tab, examples):
+    tab.clock.install()
+    figure, at = stepper(tab, examples)
+    output = figure.locator("output")
+    figure.get_by_role("button", name="Play").click()
+    tab.clock.run_for(2 * PACE + 10)
+    assert at() == 6
+    assert output.get_attribute("aria-live") == "off"
+    figure.get_by_role("button", name="Pause").click()
+    tab.clock.run_for(3 * PACE)
+    assert at() == 6
+    assert output.get_attribute("aria-live") == "polite"
+    figure.get_by_role("button", name="Play").click()
+    tab.clock.run_for(20 * PACE)
+    assert at() == 9, "it ends at the last step"
+    assert output.get_attribute("aria-live") == "polite"
+    figure.get_by_role("button", name="Play").click()  # from the first step again
+    assert at() == 0
+    tab.clock.run_for(PACE + 10)
+    figure.locator(".stepper input").focus()
+    tab.keyboard.press("ArrowRight")  # a reader who moves it takes over
+    tab.clock.run_for(5 * PACE)
+    assert at() == 2
+
+
+def test_nothing_plays_where_motion_is_unwanted(tab, examples):
+    tab.emulate_media(reduced_motion="reduce")
+    figure, _ = stepper(tab, examples)
+    assert figure.locator("[data-go='0']").is_hidden()
+    assert figure.get_by_role("button").count() == 2
+
+
+# ---- calculators -------------------------------------------------------------------
+def test_a_calculator_works_out_what_is_typed_and_says_what_cannot_be(tab, examples):
+    figure = opened(tab, examples, "What a cache takes")
+    menu, output = figure.locator("[data-preset]"), figure.locator("output")
+    layers = figure.locator("[data-field=layers]")
+    sizes = lambda: figure.locator("dd").all_text_contents()
+    assert sizes() == ["101 MB 100,663,296 bytes", "25.2 MB 25,165,824 bytes"]
+    assert menu.input_value() == "base"
+    layers.focus()
+    tab.keyboard.press("Control+a")
+    tab.keyboard.type("12")
+    assert menu.input_value() == "your own"
+    assert sizes()[0] == "201 MB 201,326,592 bytes"
+    assert output.text_content() == "4,096 tokens in float32 take 201 MB."
+    for bad in ("0", "201", "1.5", "x", ""):
+        layers.fill("") if bad in ("x", "") else layers.fill(bad)
+        assert sizes() == ["–", "–"], bad
+        assert output.text_content() == "Layers: a whole number from 1 to 200."
+        assert layers.get_attribute("aria-invalid") == "true"
+    menu.select_option("big")
+    assert layers.get_attribute("aria-invalid") == "false"
+    assert sizes()[0] == "201 MB 201,326,592 bytes"
+    figure.locator("[data-field=number]").select_option("4 bits")
+    assert sizes()[0] == "25.2 MB 25,165,824 bytes"
+
+
+def test_a_calculator_without_script_holds_its_numbers(browser, examples):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((examples / "examples.html").as_uri())
+    figure = page.locator("aiayn-figure:has([data-field])").first
+    assert "101 MB 100,663,296 bytes" in figure.locator("dl").text_content()
+    assert "take 101 MB." in figure.locator("output").text_content()
+    assert figure.locator(".controls").evaluate("e => e.disabled")
+    context.close()
+
+
 # ---- hosts and files ---------------------------------------------------------------
 def test_the_examples_are_accessible_and_fit(browser, examples):
     with Visitor(browser, examples) as visitor:
@@ -335,6 +461,22 @@ def test_paper_shows_the_state_and_no_folds(tab, examples):
         assert figure.locator("output").first.is_visible()
         for fold in figure.locator("details").all():
             assert fold.is_hidden()
+        after = "e => getComputedStyle(e.querySelector('figure'), '::after').content"
+        assert "interactive in the online book" in figure.evaluate(after)
+
+
+def test_paper_is_white_whatever_the_theme(tab, address):
+    """What a reader of the dark page prints looks as it does from the light one."""
+    look = """() => [...document.querySelectorAll('aiayn-figure, aiayn-figure *')].map(
+        e => ['color', 'fill', 'stroke', 'backgroundColor', 'borderColor'].map(
+          name => getComputedStyle(e)[name]).join())"""
+    tab.goto(address)
+    tab.emulate_media(media="print")
+    found = []
+    for theme in ("light", "dark"):
+        tab.evaluate("t => document.documentElement.dataset.theme = t", theme)
+        found.append(tab.evaluate(look))
+    assert found[0] == found[1]
 
 
 def test_style_and_script_are_linked_once_and_where_a_figure_is(site, pages):

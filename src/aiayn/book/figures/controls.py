@@ -1,4 +1,4 @@
-"""What a reader can set: sliders, switches and choices."""
+"""What a reader can set: sliders, steppers, switches and choices."""
 
 import keyword
 from collections.abc import Iterable
@@ -15,12 +15,17 @@ def plain(value):
     return as_lists(value) if hasattr(value, "tolist") else value
 
 
+def check_name(name: str) -> str:
+    if not check_text(name, "name").isidentifier() or keyword.iskeyword(name):
+        raise ValueError(f"name={name!r} cannot be the name of a parameter")
+    return name
+
+
 class Control:
     """What a reader can set: one of a list of values."""
 
     def __init__(self, name: str, label: str, values: Iterable, start):
-        if not check_text(name, "name").isidentifier() or keyword.iskeyword(name):
-            raise ValueError(f"name={name!r} cannot be the name of a parameter")
+        check_name(name)
         check_text(label, f"{name}, label")
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise TypeError(f"{name}: expected a list of values, got {values!r}")
@@ -52,6 +57,24 @@ class Slider(Control):
             f'value="{self.start}" aria-valuetext="{escape(self.texts[self.start])}" '
             f'data-control autocomplete="off"><b aria-hidden="true" '
             f'style="min-width:{longest}ch">{escape(self.texts[self.start])}</b></label>'
+        )
+
+
+class Stepper(Slider):
+    """A slider over the steps of a process, with buttons to go through them."""
+
+    def __init__(self, name: str, label: str, values: Iterable, start):
+        super().__init__(name, label, values, start)
+        self.texts = [f"{text} of {self.texts[-1]}" for text in self.texts]
+
+    def html(self) -> str:
+        buttons = "".join(
+            f'<button type="button" data-go="{by}">{word}</button>'
+            for by, word in ((-1, "Back"), (0, "Play"), (1, "Next"))
+        )
+        return (
+            f'<div class="stepper" role="group" aria-label="{escape(self.label)}">'
+            f"{super().html()}<div>{buttons}</div></div>"
         )
 
 

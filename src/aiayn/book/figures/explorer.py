@@ -1,13 +1,10 @@
 """A figure made of controls and panels, as HTML and as text."""
 
 import copy
-import os
-import re
-from html import escape
-from importlib.resources import files
 
 from .controls import Control
 from .numbers import check_text
+from .output import Output
 from .panels import Panel
 from .states import compact
 
@@ -15,7 +12,7 @@ LARGEST_OUTPUT = 100_000
 """Bytes of one output; a page holds several, and the reader's phone loads them all."""
 
 
-class Explorer:
+class Explorer(Output):
     """Controls and panels; a notebook shows it as HTML, and as text."""
 
     def __init__(self, title: str, *parts):
@@ -62,16 +59,7 @@ class Explorer:
         """The first state and the data of all."""
         controls = "\n".join(control.html() for control in self.controls)
         panels = "\n".join(panel.html() for panel in self.panels)
-        data = compact(self.data()).replace("<", "\\u003c")
-        title = escape(self.title)
-        return (
-            f'<aiayn-figure>\n<figure role="group" aria-label="{title}">\n'
-            f'<figcaption class="title">{title}</figcaption>\n'
-            '<form autocomplete="off"><fieldset class="controls" disabled>'
-            f"<legend>Controls</legend>\n{controls}\n</fieldset></form>\n"
-            f'<div class="panels">\n{panels}\n</div>\n</figure>\n'
-            f'<script type="application/json">{data}</script>\n</aiayn-figure>\n'
-        )
+        return self.framed(controls, panels, compact(self.data()))
 
     def text(self) -> str:
         """The first state in words and numbers."""
@@ -81,29 +69,6 @@ class Explorer:
         )
         lines = [line for panel in self.panels for line in panel.text()]
         return "\n".join([self.title, state, *lines])
-
-    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
-        html = self.html()
-        if os.environ.get("AIAYN_FIGURES") != "external":
-            html += (
-                f"<style data-aiayn>\n{asset('figures.css')}</style>\n"
-                f"<script data-aiayn>\n{asset('figures.js')}</script>\n"
-            )
-        return {"text/html": html, "text/plain": self.text()}
-
-    def __repr__(self) -> str:
-        return self.text()
-
-
-def asset(name: str) -> str:
-    """``figures.css`` or ``figures.js`` as a page carries it: no comments, no indents."""
-    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
-    text = re.sub(r"(?m)/\*.*?\*/|^\s*//.*$", "", text)
-    text = re.sub(r"(?m)^\s+", "", text)
-    if name.endswith(".css"):
-        text = re.sub(r"\s*([{};>!])\s*|(?<=[,:]) ", r"\1", text)
-        text = text.replace(";}", "}") + "\n"
-    return text
 
 
 def explorer(title: str, *parts) -> Explorer:

@@ -14,6 +14,7 @@
     const element = box.querySelector(selector);
     if (element.textContent !== text) element.textContent = text;
   };
+  const filled = (sentence, words) => sentence.replace(/\{(\w+)\}/g, (all, name) => words[name] ?? all);
   const tableRow = (name, cells) => {
     const row = make("tr");
     row.append(make("th", name, { scope: "row" }), ...cells);
@@ -82,13 +83,19 @@
       const cells = get("cells"), rows = get("rows");
       const columns = get("columns").slice(0, cells[0].length);
       const mask = panel.cells === "mask";
-      const said = (value, text, r, c) => {
-        const words = { row: rows[r], column: columns[c], value: text };
-        const sentence = panel.say[mask && !value ? 1 : 0];
-        return sentence.replace(/\{(row|column|value)\}/g, (_, name) => words[name]);
+      const said = (value, text, r, c) =>
+        filled(panel.say[mask && !value ? 1 : 0], { row: rows[r], column: columns[c], value: text });
+      const tile = (value, r, c) => {
+        const [state, text = panel.signs[state]] = [value].flat();
+        const td = make("td", text, { class: `state ${panel.roles[state]}`, tabindex: -1 });
+        const words = { row: rows[r], column: columns[c], value: panel.names[state], text };
+        td.says = filled(panel.say[0], words);
+        td.setAttribute("aria-label", td.says);
+        return td;
       };
       const cell = (value, r, c) => {
         if (value === null) return make("td", "", { class: "none" });
+        if (panel.cells === "states") return tile(value, r, c);
         const text = mask ? (value ? "✓" : "·") : fixed(value, panel.decimals);
         const td = make("td", text, { tabindex: -1 });
         td.says = said(value, text, r, c);
@@ -161,6 +168,26 @@
     set(panel, ".cell", chosen ? td.says : "");
   };
 
+  // ---- calculators: numbers of the reader, worked out by the stack
+  const whole = (value) => value.toLocaleString("en");
+  const workedOut = (program, values) => {
+    const stack = [];
+    const does = { "+": (a, b) => a + b, "-": (a, b) => a - b, "*": (a, b) => a * b, "/": (a, b) => a / b };
+    for (const step of program) {
+      const [b, a] = does[step] ? [stack.pop(), stack.pop()] : [];
+      stack.push(does[step]?.(a, b) ?? values[step] ?? step);
+    }
+    return stack.pop();
+  };
+  const readable = (size, units) => {
+    let at = 0;
+    for (; size >= 1000 && at < units.length - 1; at++) size /= 1000;
+    return `${whole(+size.toPrecision(3))} ${units[at]}`;
+  };
+
+  // ---- steppers: one step back, one on, or one after another until the last
+  const PACE = 1600; // milliseconds for a step: its sentence has to be read
+
   class Figure extends HTMLElement {
     connectedCallback() {
       if (this.ready) return;
@@ -174,9 +201,18 @@
       this.ready = true;
       this.stored = JSON.parse(json.textContent);
       this.controls = [...this.querySelectorAll("[data-control]")];
+      this.draw = this.stored.programs ? () => this.calculate() : this.draw;
       this.boxes = [...this.querySelectorAll(".panel")];
       this.querySelector(".controls").disabled = false;
-      this.addEventListener("input", () => this.draw());
+      this.addEventListener("input", (event) => {
+        this.pause();
+        if (event.target.matches("[data-preset]")) this.choose(event.target.selectedIndex);
+        this.draw();
+      });
+      this.addEventListener("click", (event) => {
+        const button = event.target.closest("[data-go]");
+        if (button) this.go(button, +button.dataset.go);
+      });
       for (const type of ["focusin", "focusout", "pointerover", "pointerout"]) {
         this.addEventListener(type, name);
       }
@@ -191,6 +227,41 @@
       this.dataset.ready = "";
     }
 
+    // ---- a calculator's entries, and what its formulas make of them
+    get fields() {
+      return [...this.querySelectorAll("[data-field]")];
+    }
+
+    choose(preset) {
+      const values = this.stored.presets[preset - 1] ?? {};
+      for (const field of this.fields) field.value = values[field.dataset.field] ?? field.value;
+    }
+
+    calculate() {
+      const { programs, presets, say, units } = this.stored, fields = this.fields;
+      const wrong = fields.find((field) => !field.checkValidity());
+      const values = {}, words = {};
+      for (const field of fields) {
+        const { field: name } = field.dataset;
+        values[name] = +field.value;
+        words[name] = field.selectedOptions?.[0].text ?? whole(values[name]);
+        field.setAttribute("aria-invalid", field === wrong);
+      }
+      Object.keys(programs).forEach((name, i) => {
+        const size = Math.ceil(workedOut(programs[name], values));
+        words[name] = readable(size, units);
+        const dd = this.querySelectorAll("dd")[i];
+        dd.textContent = wrong ? "–" : `${words[name]} `;
+        if (!wrong) dd.append(make("small", `${whole(size)} bytes`));
+      });
+      const range = (field) => `from ${whole(+field.min)} to ${whole(+field.max)}`;
+      const name = wrong?.previousElementSibling.textContent;
+      set(this, "output", wrong ? `${name}: a whole number ${range(wrong)}.` : filled(say, words));
+      const menu = this.querySelector("[data-preset]");
+      const fits = (preset) => Object.keys(preset).every((key) => preset[key] === values[key]);
+      if (menu) menu.selectedIndex = wrong ? 0 : presets.findIndex(fits) + 1;
+    }
+
     // The index of each control's value.
     get state() {
       return this.controls.map((control) => {
@@ -200,12 +271,49 @@
       });
     }
 
+    go(button, by) {
+      const input = button.closest(".stepper").querySelector("input");
+      const last = +input.max, playing = this.button === button;
+      const move = (to) => {
+        input.value = to;
+        this.draw();
+      };
+      this.pause();
+      if (by) move(+input.value + by);
+      if (by || playing) return;
+      this.button = button;
+      button.textContent = "Pause";
+      this.announce("off"); // until the last step: sentences would queue up
+      if (+input.value === last) move(0);
+      this.timer = setInterval(() => {
+        if (+input.value + 1 >= last || !this.isConnected) this.pause();
+        move(+input.value + 1);
+      }, PACE);
+    }
+
+    pause() {
+      if (!this.button) return;
+      clearInterval(this.timer);
+      this.button.textContent = "Play";
+      this.button = null;
+      this.announce("polite");
+    }
+
+    announce(how) {
+      this.querySelectorAll("output").forEach((output) => output.setAttribute("aria-live", how));
+    }
+
     draw() {
       const { texts, panels } = this.stored, state = this.state;
       this.controls.forEach((control, i) => {
         if (control.type !== "range") return;
         control.setAttribute("aria-valuetext", texts[i][state[i]]);
         control.nextElementSibling.textContent = texts[i][state[i]];
+        const stepper = control.closest(".stepper");
+        stepper?.querySelectorAll("[data-go]").forEach((button) => {
+          const end = { "-1": 0, 1: +control.max }[button.dataset.go];
+          button.setAttribute("aria-disabled", state[i] === end);
+        });
       });
       panels.forEach((panel, i) => {
         const get = (part) => {

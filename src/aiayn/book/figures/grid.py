@@ -18,6 +18,11 @@ from .states import States, check_names, check_names_fit, names_for
 from .panels import Panel, cells_html
 
 
+def filled(sentence: str, **words: str) -> str:
+    """A sentence with words in place of {row}, {column}, …; other braces stay."""
+    return re.sub(r"\{(\w+)\}", lambda found: words.get(found[1], found[0]), sentence)
+
+
 class Grid(Panel):
     """A table of coloured cells."""
 
@@ -39,7 +44,7 @@ class Grid(Panel):
     ):
         if kind not in self.KINDS:
             raise ValueError(f"kind={kind!r} is not one of {', '.join(self.KINDS)}")
-        where = f"Grid {check_text(label, 'Grid, label')!r}"
+        where = self.where(check_text(label, f"{type(self).__name__}, label"))
         check_decimals(decimals, where)
         check_maximum(maximum, where)
         if not isinstance(axes, tuple | list) or len(axes) != 2:
@@ -57,30 +62,14 @@ class Grid(Panel):
             self.decimals = 2
 
     def prepare(self, controls):
-        where = f"Grid {self.label!r}"
+        where = self.where(self.label)
         part = self.values = States(self.function, controls, where)
         part.each(self._matrix)
-        every = [
-            cell
-            for state in part.states
-            for row in state
-            for cell in row
-            if cell is not None
-        ]
+        every = [cell for state in part.states for row in state for cell in row]
+        every = [cell for cell in every if cell is not None]
         if not every:
             raise ValueError(f"{where}: no state has a cell")
-        self.high = 1
-        if self.cells != "mask":
-            self.decimals = digits = shown_decimals(every, self.decimals, where)
-            largest = max(map(abs, every))
-            check_below(self.maximum, largest, where)
-            self.high = self.maximum or rounded(largest, max(4, digits)) or 1
-            part.each(
-                lambda rows, at: [
-                    [None if cell is None else rounded(cell, digits) for cell in row]
-                    for row in rows
-                ]
-            )
+        self.prepare_cells(every, where)
         rows, columns = self.rows is not None, self.columns is not None
         self.row_names = names_for(part, self.rows, controls, f"{where}, rows")
         check_names_fit(part, self.row_names, controls, f"{where}, rows", rows)
@@ -107,6 +96,26 @@ class Grid(Panel):
         self.say = [self.say] if isinstance(self.say, str) else list(self.say)
         if len(self.say) != 1 + (self.cells == "mask"):
             raise ValueError(f"{where}: say={self.say} is not one sentence for a value")
+
+    def where(self, label: str) -> str:
+        """How an error names this panel."""
+        return f"{type(self).__name__} {label!r}"
+
+    def prepare_cells(self, every: list, where: str) -> None:
+        """Find decimals and scale of all cells, and round them."""
+        self.high = 1
+        if self.cells == "mask":
+            return
+        self.decimals = digits = shown_decimals(every, self.decimals, where)
+        largest = max(map(abs, every))
+        check_below(self.maximum, largest, where)
+        self.high = self.maximum or rounded(largest, max(4, digits)) or 1
+        self.values.each(
+            lambda rows, at: [
+                [None if cell is None else rounded(cell, digits) for cell in row]
+                for row in rows
+            ]
+        )
 
     def _matrix(self, rows, where):
         if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
@@ -136,11 +145,10 @@ class Grid(Panel):
         }
 
     def settings(self):
-        corner = f"{self.axes[0]} ╲ {self.axes[1]}"
         settings = {"cells": self.cells, "high": self.high, "say": self.say}
         if self.cells != "mask":
             settings["decimals"] = self.decimals
-        return {**settings, "corner": corner}
+        return {**settings, "corner": " ╲ ".join(self.axes)}
 
     def shown(self, cell) -> str:
         if cell is None:
@@ -151,8 +159,7 @@ class Grid(Panel):
 
     def said(self, cell, row: str, column: str) -> str:
         text = self.say[0] if self.cells != "mask" or cell else self.say[1]
-        values = {"row": row, "column": column, "value": self.shown(cell)}
-        return re.sub(r"\{(row|column|value)\}", lambda found: values[found[1]], text)
+        return filled(text, row=row, column=column, value=self.shown(cell))
 
     def td(self, cell, row: str, column: str) -> str:
         if cell is None:
