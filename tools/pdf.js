@@ -13,6 +13,12 @@ const book = {
     for (const fold of article.querySelectorAll("details")) fold.open = true;
     book.moveSolutions(article);
 
+    // the heading, and not its section, tells the page: a break may lie between the two
+    for (const heading of article.querySelectorAll("section[id] > :is(h1, h2, h3, h4):first-of-type")) {
+      heading.id = heading.parentElement.id;
+      heading.parentElement.removeAttribute("id");
+    }
+
     const own = (id) => `${name}--${id}`;
     const site = []; // pages of the site that are not in the book
     for (const link of article.querySelectorAll("a")) {
@@ -62,7 +68,7 @@ const book = {
       html: article.outerHTML,
       title: book.words(article.querySelector("h1")).textContent.trim(),
       heading: book.words(article.querySelector("h1")).innerHTML,
-      sections: sections.map((h) => ({ id: h.parentElement.id, heading: book.words(h).innerHTML })),
+      sections: sections.map((h) => ({ id: h.id, heading: book.words(h).innerHTML })),
       styles: [...document.querySelectorAll("link[rel=stylesheet]")].map((l) => [l.href, l.media]),
       site,
     };
@@ -165,6 +171,12 @@ const book = {
     const within = [...document.querySelectorAll("a")].map((link) => link.getAttribute("href"));
     const wanted = within.filter((href) => href?.startsWith("#")).map((href) => href.slice(1));
     return [...new Set(wanted)].filter((id) => !document.getElementById(decodeURIComponent(id)));
+  },
+
+  /** The text of every heading, in order: what the outline has to say. */
+  headings() {
+    const all = [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")];
+    return all.map((heading) => book.words(heading).textContent.replace(/\s+/g, " ").trim());
   },
 
   /** Write page numbers into the links that ask for one. */

@@ -27,6 +27,7 @@ import jinja2
 import yaml
 from markupsafe import Markup
 from pypdf import PdfReader, PdfWriter
+from pypdf.generic import NameObject, TextStringObject
 
 from environment import ROOT, variables
 
@@ -172,6 +173,27 @@ def print_twice(tab) -> bytes:
     return tab.pdf(outline=True, tagged=True, **settings)
 
 
+def name_outline(writer: PdfWriter, headings: list[str]) -> None:
+    """Write the headings into the outline.
+
+    Chromium's own titles lack the space at a line's end, and say a heading twice that
+    was pushed to the next page.
+    """
+
+    def entries(parent):
+        child = parent.get("/First")
+        while child is not None:
+            yield child.get_object()
+            yield from entries(child.get_object())
+            child = child.get_object().get("/Next")
+
+    found = list(entries(writer.root_object["/Outlines"].get_object()))
+    if len(found) != len(headings):
+        raise SystemExit(f"{len(found)} bookmarks for {len(headings)} headings")
+    for entry, heading in zip(found, headings, strict=True):
+        entry[NameObject("/Title")] = TextStringObject(heading)
+
+
 def make(root: Path, site: Path, output: Path, only: list[str] | None = None) -> int:
     """Write the PDF; return how many pages it has."""
     config = yaml.safe_load((root / "_config.yml").read_text("utf8"))
@@ -187,9 +209,10 @@ def make(root: Path, site: Path, output: Path, only: list[str] | None = None) ->
         tab.evaluate("book.fit()")
         if wide := tab.evaluate("book.tooWide()"):
             raise SystemExit("wider than the page:\n" + "\n".join(wide))
-        printed = print_twice(tab)
+        printed, headings = print_twice(tab), tab.evaluate("book.headings()")
     document.unlink()
     writer = PdfWriter(io.BytesIO(printed), incremental=True)
+    name_outline(writer, headings)
     writer.add_metadata({"/Author": config["author"], "/Subject": SUBTITLE})
     writer.write(output)
     return len(writer.pages)
