@@ -71,7 +71,8 @@ def test_the_pdf_says_what_it_is(pdf):
     assert catalog["/MarkInfo"]["/Marked"]
     assert catalog["/StructTreeRoot"]["/K"]
     assert pdf.metadata.title == "Attention, Line by Line"
-    assert pdf.metadata.author and pdf.metadata.subject
+    assert pdf.metadata.author
+    assert pdf.metadata.subject
     assert round(pdf.pages[0].mediabox.width * 25.4 / 72) == 210
     assert "Version" in pdf.pages[0].extract_text()
 
@@ -120,7 +121,8 @@ def test_links_stay_within_the_book_or_lead_to_the_net(pdf, links):
     names = set(pdf.named_destinations)
     within = [target for _, target in links if target in names]
     outside = [target for _, target in links if target not in names]
-    assert len(within) > 100 and outside
+    assert len(within) > 100
+    assert outside
     assert [a for a in outside if not re.match("https?://", a)] == []
     # a page that is not in this PDF is linked where it is published
     assert any(a.endswith("notebooks/01_recurrence.html") for a in outside)
@@ -163,7 +165,8 @@ def test_fonts_are_embedded(pdf):
 def test_folds_are_open_and_solutions_come_last(texts, outline, site, tab):
     tab.goto((site / "notebooks/14_copy_task.html").as_uri())
     folded = tab.locator("details.fold p").evaluate_all(
-        "all => all.filter(p => !p.querySelector('.katex, code')).map(p => p.textContent)"
+        "all => all.filter(p => !p.querySelector('.katex, code'))"
+        ".map(p => p.textContent)"
     )
     book = "".join(texts)
     starts = [letters(text)[:24] for text in folded]
