@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = $(PYTHON) tools/environment.py
 ONLY = $(if $(CHAPTER),--only $(CHAPTER))
 
-.PHONY: help book site run text export test slow bench lint serve clean
+.PHONY: help book site pdf run text export test slow bench lint serve clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -14,6 +14,9 @@ book:  ## from nothing to _build/html: install, execute every notebook here, bui
 
 site:  ## the same pages from the committed outputs, in seconds
 	$(RUN) tools/pages.py
+
+pdf:  ## the whole book as _build/attention-line-by-line.pdf (needs Chromium)
+	$(RUN) tools/pdf.py
 
 run:  ## take in text edits, export, run notebooks, store outputs (one: make run CHAPTER=3)
 	$(RUN) tools/run.py $(ONLY)

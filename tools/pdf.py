@@ -1,0 +1,242 @@
+"""Print the whole book into one PDF with Chromium.
+
+    make pdf        _build/attention-line-by-line.pdf
+
+The pages of the site, in the order of `_toc.yml`, become one document: ids made
+unique, links between pages turned into links within it (tools/pdf.js), a cover and
+contents in front (tools/pdf.html, tools/pdf.css). Chromium prints that document twice,
+since only the first print tells on which page a chapter begins.
+"""
+
+import argparse
+import datetime
+import importlib.metadata
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import yaml
+from markupsafe import Markup
+from pypdf import PdfReader, PdfWriter
+from pypdf.generic import NameObject, TextStringObject
+
+from environment import ROOT, variables
+
+HERE = Path(__file__).parent
+SCRIPT = (HERE / "pdf.js").read_text("utf8") + "\nwindow.book = book;"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SUBTITLE = "“Attention Is All You Need”, derived, built and checked"
+TEXT_WIDTH = 597  # CSS pixels between the margins that pdf.css sets: 158 mm
+
+
+@dataclass
+class Part:
+    """A part of the book; front page and title page have no caption."""
+
+    caption: str | None
+    pages: list[str]  # as _toc.yml names them
+
+
+def parts(root: Path, only: list[str] | None = None) -> list[Part]:
+    """The book's pages in their order, or only some of them."""
+    toc = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
+    found = [Part(None, [toc["root"]])]
+    for part in toc["parts"]:
+        files = [chapter["file"] for chapter in part["chapters"]]
+        found.append(Part(part["caption"], files))
+    for part in found:
+        part.pages = [page for page in part.pages if not only or page in only]
+    return [part for part in found if part.pages]
+
+
+def file_of(page: str) -> str:
+    """Where the site has a page: the front page is the index."""
+    return "index.html" if page == "book/intro" else f"{page}.html"
+
+
+def is_current(root: Path) -> bool:
+    """Whether the site is newer than everything that it is made from."""
+    index = root / "_build" / "html" / "index.html"
+    if not index.exists():
+        return False
+    sources = [root / "_config.yml", root / "_toc.yml", *root.glob("notebooks/*.ipynb")]
+    for folder in (root / "book", root / "src"):
+        sources += [p for p in folder.rglob("*") if "__pycache__" not in p.parts]
+    newest = max(p.stat().st_mtime for p in sources if p.is_file())
+    return newest <= index.stat().st_mtime
+
+
+def date_of(root: Path) -> str:
+    """The day of the last commit, or today where there is no history."""
+    command = ["git", "-C", str(root), "log", "-1", "--format=%cs"]
+    try:
+        day = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:
+        day = ""
+    date = datetime.date.fromisoformat(day) if day else datetime.date.today()
+    return f"{date.day} {date:%B %Y}"
+
+
+@contextmanager
+def paper() -> Iterator:
+    """A tab as wide as the text on paper, that may read files and nothing else."""
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if executable is None:
+        raise SystemExit("no Chromium found: install Debian's `chromium`, or Chrome")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=executable,
+            args=["--no-sandbox"],  # Chromium refuses to run as root otherwise
+        )
+        tab = browser.new_page(viewport={"width": TEXT_WIDTH, "height": 900})
+        tab.set_default_timeout(300_000)
+        tab.route(re.compile("^(?!file:|data:|blob:)"), lambda route: route.abort())
+        tab.emulate_media(media="print", color_scheme="light")
+        yield tab
+        browser.close()
+
+
+def gather(tab, site: Path, book: list[Part], address: str) -> list[dict]:
+    """Each part with its chapters as they go into the one document."""
+    names = {file_of(p): p.replace("/", "-") for part in book for p in part.pages}
+    gathered = []
+    for part in book:
+        depth = 0 if part.caption is None else 1  # of headings: a part is above them
+        chapters = []
+        for page in part.pages:
+            tab.goto((site / file_of(page)).as_uri())
+            tab.evaluate(SCRIPT)
+            chapter = tab.evaluate(
+                "settings => book.gather(settings)",
+                {
+                    "root": f"{site.as_uri()}/",
+                    "address": address,
+                    "names": names,
+                    "depth": depth,
+                },
+            )
+            for file in chapter["site"]:
+                if not (site / file).is_file():
+                    raise SystemExit(f"{page} links to {file}, which the site lacks")
+            chapters.append(chapter)
+        gathered.append({"caption": part.caption, "chapters": chapters})
+    return gathered
+
+
+def css_string(text: str) -> Markup:
+    """A text between quotes, as style sheets write it."""
+    return Markup(json.dumps(text, ensure_ascii=False).replace("<", r"\3c "))
+
+
+def join(root: Path, gathered: list[dict], config: dict) -> str:
+    """The one document, its page numbers still open."""
+    chapters = [chapter for part in gathered for chapter in part["chapters"]]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["css"] = css_string
+    template = environment.from_string((HERE / "pdf.html").read_text("utf8"))
+    return template.render(
+        language=config["sphinx"]["config"]["language"],
+        title=config["title"],
+        subtitle=SUBTITLE,
+        author=config["author"],
+        copyright=f"© {config['copyright']}",
+        version=importlib.metadata.version("aiayn"),
+        date=date_of(root),
+        address=config["html"]["baseurl"],
+        styles=dict(style for chapter in chapters for style in chapter["styles"]),
+        own_style=(HERE / "pdf.css").as_uri(),
+        parts=gathered,
+        chapters=chapters,
+    )
+
+
+def print_twice(tab) -> bytes:
+    """The PDF of what the tab shows, page numbers filled in."""
+    settings = {"prefer_css_page_size": True, "print_background": True}
+    draft = PdfReader(io.BytesIO(tab.pdf(outline=False, tagged=False, **settings)))
+    pages = {
+        name.removeprefix("/"): draft.get_destination_page_number(destination) + 1
+        for name, destination in draft.named_destinations.items()
+    }
+    tab.evaluate("pages => book.number(pages)", pages)
+    return tab.pdf(outline=True, tagged=True, **settings)
+
+
+def name_outline(writer: PdfWriter, headings: list[str]) -> None:
+    """Write the headings into the outline.
+
+    Chromium's own titles lack the space at a line's end, and say a heading twice that
+    was pushed to the next page.
+    """
+
+    def entries(parent):
+        child = parent.get("/First")
+        while child is not None:
+            yield child.get_object()
+            yield from entries(child.get_object())
+            child = child.get_object().get("/Next")
+
+    found = list(entries(writer.root_object["/Outlines"].get_object()))
+    if len(found) != len(headings):
+        raise SystemExit(f"{len(found)} bookmarks for {len(headings)} headings")
+    for entry, heading in zip(found, headings, strict=True):
+        entry[NameObject("/Title")] = TextStringObject(heading)
+
+
+def make(root: Path, site: Path, output: Path, only: list[str] | None = None) -> int:
+    """Write the PDF; return how many pages it has."""
+    config = yaml.safe_load((root / "_config.yml").read_text("utf8"))
+    document = output.with_suffix(".html")
+    with paper() as tab:
+        address = config["html"]["baseurl"]
+        gathered = gather(tab, site, parts(root, only), address)
+        document.write_text(join(root, gathered, config), "utf8")
+        tab.goto(document.as_uri())
+        tab.evaluate(SCRIPT)
+        if missing := tab.evaluate("book.missing()"):
+            raise SystemExit("links that lead nowhere: " + ", ".join(missing))
+        tab.evaluate("book.fit()")
+        if wide := tab.evaluate("book.tooWide()"):
+            raise SystemExit("wider than the page:\n" + "\n".join(wide))
+        printed, headings = print_twice(tab), tab.evaluate("book.headings()")
+    document.unlink()
+    writer = PdfWriter(io.BytesIO(printed), incremental=True)
+    name_outline(writer, headings)
+    writer.add_metadata({"/Author": config["author"], "/Subject": SUBTITLE})
+    writer.write(output)
+    return len(writer.pages)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=ROOT)
+    parser.add_argument("--site", type=Path, help="a built site; else _build/html")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="PAGE", help="as in _toc.yml")
+    arguments = parser.parse_args()
+    root = arguments.root.resolve()
+    output = arguments.output or root / "_build" / "attention-line-by-line.pdf"
+    if arguments.site is None and not is_current(root):
+        command = [sys.executable, str(HERE / "pages.py"), "--root", str(root)]
+        if subprocess.run(command, env=variables(root)).returncode:
+            raise SystemExit("no PDF without the pages")
+    site = (arguments.site or root / "_build" / "html").resolve()
+    start = time.perf_counter()
+    pages = make(root, site, output.resolve(), arguments.only)
+    size, seconds = output.stat().st_size / 1e6, time.perf_counter() - start
+    print(f"{output} ({pages} pages, {size:.1f} MB, {seconds:.0f} s)")
+
+
+if __name__ == "__main__":
+    main()
