@@ -425,7 +425,7 @@ def test_the_pointer_reads_a_cell_of_the_map(live, tab):
     weight = looks(live, 7)[6]
     assert words(live) == (
         "While token 8, e, is written, cross-attention head 2 of decoder layer 2 gives "
-        f"token 7 of the source, c, the weight {weight:.2f}."
+        f"token 7 of the source, c the weight {weight:.2f}."
     )
     tab.mouse.move(0, 0)
     assert "looks most" in words(live)
@@ -469,6 +469,11 @@ def check_errors(live, knobs):
         label = live.locator(f"[data-side=written][data-at='{wrong[0]}']")
         assert ", wrong, expected " in label.get_attribute("aria-label")
         assert f"the first error is token {wrong[0] + 1}" in verdict
+        caption = live.locator(".chances caption").text_content()
+        assert caption == f"Probability of token {wrong[0] + 1}"
+        if wrong[0] < len(source):
+            missed = live.locator(f".chances [data-token='{source[wrong[0]]}']")
+            assert missed.locator("td").text_content().endswith(" expected")
     assert ("did not stop" in verdict) == (tokens[-1] != EOS)
     assert live.locator(".score").text_content() == (
         f"{right} of {len(source)} tokens right"

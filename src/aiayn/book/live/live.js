@@ -35,7 +35,7 @@
     const ground = rows.map((row, y) => `M0 ${y}h${row.length}v1h-${row.length}z`).join("");
     const paths = Object.entries(squares).map(
       ([n, parts]) => `<path d="${parts.join("")}" fill-opacity="${n / SHADES}"/>`);
-    return `<path class="ground" d="${ground}"/>${paths.join("")}`;
+    return `<path class="ground" d="${ground}" fill-opacity=".06"/>${paths.join("")}`;
   };
 
   class Live extends HTMLElement {
@@ -83,7 +83,7 @@
       this.one("[data-do=load]").hidden = true;
       try {
         if (!globalThis.aiaynCopyModel) {
-          fill(status, "A stored run. The model (590 kB) is loading.");
+          fill(status, "A stored run. Loading the model (590 kB) …");
           await load(this.dataset.weights);
         }
         this.model = new globalThis.AiaynCopyTransformer(globalThis.aiaynCopyModel);
@@ -213,7 +213,9 @@
       this.written = this.result.written;
       this.step = this.total = this.model.config.n_layers + this.written.length;
       const { side } = this.pick;
-      this.pick.at = Math.min(this.pick.at, this[side].length - 1);
+      const wrong = this.written.findIndex((token, i) => token !== this.source[i]);
+      if (wrong >= 0 && !isEncoder(this.head.name)) this.pick = { side: "written", at: wrong };
+      else this.pick.at = Math.min(this.pick.at, this[side].length - 1);
       this.draw();
     }
 
@@ -431,8 +433,8 @@
         drawn(rows) +
         keys.slice(0, rows.at(-1)?.length).map((token, x) => text(x + 0.5, -0.5, token, x === column)).join("") +
         queries.slice(0, rows.length).map((token, y) => text(-0.6, y + 0.5, token, y === row)).join("") +
-        (row >= 0 ? `<path class="row" d="M0 ${row}h${rows[row].length}v1h-${rows[row].length}z"/>` : "") +
-        (column >= 0 && rows.length ? `<path class="row" d="M${column} 0h1v${rows.length}h-1z"/>` : "");
+        (row >= 0 ? `<path class="row" d="M0 ${row}h${rows[row].length}v1h-${rows[row].length}z" fill="none"/>` : "") +
+        (column >= 0 && rows.length ? `<path class="row" d="M${column} 0h1v${rows.length}h-1z" fill="none"/>` : "");
       plan.classList.toggle("off", !this.fields.head.checked);
     }
 

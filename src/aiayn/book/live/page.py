@@ -58,7 +58,7 @@ def shades(weights: Tensor) -> str:
 def ground(lengths: list[int]) -> str:
     """The cells that exist: as many in each row as there are keys."""
     d = "".join(f"M0 {y}h{n}v1h-{n}z" for y, n in enumerate(lengths))
-    return f'<path class="ground" d="{d}"/>'
+    return f'<path class="ground" d="{d}" fill-opacity=".06"/>'
 
 
 def head_button(name: str, head: int, weights: Tensor) -> str:
@@ -69,8 +69,9 @@ def head_button(name: str, head: int, weights: Tensor) -> str:
         f'<button type="button" data-attention="{name}" data-head="{head}" '
         f'aria-label="{head_name(name, head)}" '
         f'aria-pressed="{str(chosen).lower()}" tabindex="{0 if chosen else -1}">'
-        f'<svg viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" '
-        f'aria-hidden="true">{ground(lengths)}{shades(weights)}</svg></button>'
+        f'<svg viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" width="44" '
+        f'height="44" aria-hidden="true">{ground(lengths)}{shades(weights)}</svg>'
+        "</button>"
     )
 
 
@@ -133,10 +134,10 @@ def big_map(copied: Copied) -> str:
         for y, token in enumerate(copied.written)
     )
     return (
-        f'<svg class="plan" viewBox="-1.2 -1 {columns + 1.3:.4g} {rows + 1.1:.4g}" '
+        f'<svg class="plan" width="320" viewBox="-1.2 -1 {columns + 1.3:.4g} {rows + 1.1:.4g}" '
         f'style="font-size:{size:.3g}px" aria-hidden="true">'
         f"{ground(row_lengths(SHOWN, rows, columns))}{shades(weights)}{keys}{queries}"
-        f'<path class="row" d="M0 {ROW}h{columns}v1h-{columns}z"/></svg>'
+        f'<path class="row" d="M0 {ROW}h{columns}v1h-{columns}z" fill="none"/></svg>'
     )
 
 
