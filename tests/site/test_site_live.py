@@ -14,7 +14,13 @@ import torch
 from visits import AXE, LOOK, TAGS, Visitor
 
 from aiayn import CopyTask, Transformer, exact_match, record_attention
-from aiayn.book.live import asset, live_model, rounded_model, weights_script
+from aiayn.book.live import (
+    asset,
+    live_model,
+    rounded_model,
+    weights_file,
+    weights_script,
+)
 from aiayn.copy_task import held_out_set
 from aiayn.scaled_dot_product import fused_attention
 from aiayn.tokens import BOS, EOS
@@ -600,9 +606,7 @@ def test_only_this_page_brings_the_model(site, pages):
     for page in pages:
         text = (site / page).read_text("utf8")
         wanted = page == PAGE
-        assert ("copy_model." in re.sub(r"<pre>.*?</pre>", "", text, flags=re.S)) == (
-            wanted
-        ), page
+        assert (weights_file() in text) == wanted, page
         assert bool(re.search(r'<script[^>]*src="[^"]*live\.js', text)) == wanted, page
         assert bool(re.search(r'<link[^>]*href="[^"]*live\.css', text)) == wanted, page
         assert not (wanted and "data-aiayn" in text)
@@ -683,6 +687,30 @@ def test_broken_and_long_it_is_accessible_too(live, tab):
             assert tab.evaluate("look.runAxe", TAGS) == [], (width, theme)
     tab.set_viewport_size({"width": 320, "height": 900})
     assert tab.evaluate("look.overflow()") == []
+
+
+def test_it_is_accessible_in_the_book(tab, site):
+    tab.emulate_media(reduced_motion="reduce")
+    tab.goto((site / PAGE).as_uri())
+    figure = tab.locator("aiayn-live")
+    figure.scroll_into_view_if_needed()
+    tab.locator("aiayn-live[data-ready]").wait_for()
+    figure.locator("[name=positions]").uncheck()
+    figure.locator("[name=head]").uncheck()
+    figure.locator("details").evaluate("fold => (fold.open = true)")
+    tab.evaluate(AXE)
+    look = """async (runOnly) => {
+      const options = { runOnly, resultTypes: ["violations"], preload: false };
+      const { violations } = await axe.run("aiayn-live", options);
+      return violations.map(({ id, nodes }) => `${id} ${nodes[0].target}`);
+    }"""
+    for width in (1280, 390):
+        tab.set_viewport_size({"width": width, "height": 900})
+        for theme in ("light", "dark"):
+            tab.evaluate("t => document.documentElement.dataset.theme = t", theme)
+            assert tab.evaluate(look, TAGS) == [], (width, theme)
+    tab.set_viewport_size({"width": 320, "height": 900})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 320
 
 
 def test_a_finger_finds_its_target(live, tab):
