@@ -13,17 +13,14 @@ import torch
 
 from aiayn import (
     PAD,
-    CopyTask,
     GroupedQueryAttention,
     Transformer,
     TransformerConfig,
     attention_weights,
     causal_mask,
-    load_copy_model,
     padding_mask,
     sinusoidal_encoding,
 )
-from aiayn.copy_task import held_out_set, to_tensors
 
 
 @pytest.fixture
@@ -634,43 +631,3 @@ def test_chapter_13_shows_the_schedule(figure):
         assert x == pytest.approx(100 * (warmup - 1) / 19_999, abs=0.02)
         seen.add((width, warmup))
     assert len(seen) >= 20
-
-
-def test_chapter_14_shows_a_head_while_a_sequence_is_copied(figure):
-    """Weights by the equation, from what the cross-attentions read, step by step."""
-    element, data = figure("14_copy_task", "A head while a sequence is copied")
-    model, task = load_copy_model().double(), CopyTask()
-    sample = [symbols for symbols in held_out_set(task) if len(symbols) > 3][:200]
-    symbols = next(symbols for symbols in sample if len(symbols) == 10)
-    source, target = to_tensors(task, [symbols])
-    read = {}
-    for i, layer in enumerate(model.decoder_layers, start=1):
-        note = lambda _module, inputs, i=i: read.update({i: inputs[:2]})
-        layer.cross_attention.register_forward_pre_hook(note)
-    with torch.no_grad():
-        chances = model(source, target[:, :-1])[0].softmax(dim=-1)
-    looks = {}
-    for i, layer in enumerate(model.decoder_layers, start=1):
-        part = layer.cross_attention
-        heads = [
-            projection(x)[0].unflatten(-1, (4, 16)).transpose(0, 1)
-            for projection, x in zip(
-                (part.query_projection, part.key_projection), read[i], strict=True
-            )
-        ]
-        looks[i] = (heads[0] @ heads[1].transpose(1, 2) / 4).softmax(dim=-1)
-    seen = set()
-    for state, panels in figure_walk.walk(element, data, most=40, few=40):
-        step, layer, head = map(int, settings(data, state))
-        words, weights, tokens = panels
-        row = looks[layer][head - 1, step - 1]
-        near(columns(weights), row.detach())
-        near(columns(tokens), chances[step - 1, 2:])
-        symbol = "the end" if step == 11 else chr(ord("a") + symbols[step - 1] - 3)
-        assert f"To write {symbol} (token {step}), head {head}" in words["words"]
-        most = int(row.argmax())
-        assert f"looks most at token {most + 1} of the source" in words["words"]
-        said = re.search(r"weight (\d\.\d+); (\d\.\d+) of", words["words"])
-        near(said.groups(), [row[most].item(), row[step - 1].item()])
-        seen.add((step, layer, head))
-    assert len(seen) > 20
