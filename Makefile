@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = $(PYTHON) tools/environment.py
 ONLY = $(if $(CHAPTER),--only $(CHAPTER))
 
-.PHONY: help book site run text export test slow bench lint serve clean
+.PHONY: help book site run lab text export test slow bench lint serve clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -17,6 +17,9 @@ site:  ## the same pages from the committed outputs, in seconds
 
 run:  ## take in text edits, export, run notebooks, store outputs (one: make run CHAPTER=3)
 	$(RUN) tools/run.py $(ONLY)
+
+lab:  ## open the notebooks in JupyterLab (one: make lab CHAPTER=3)
+	$(RUN) tools/lab.py $(ONLY)
 
 text:  ## write notebooks as editable text into text/ (one: make text CHAPTER=3)
 	$(RUN) tools/text.py $(ONLY)
