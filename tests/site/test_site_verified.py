@@ -1,8 +1,10 @@
 """The footer says what was executed and verified, and never more."""
 
+import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ import aiayn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 
+import verified  # noqa: E402
 from verified import STORED, verdict  # noqa: E402
 
 RUN = {"date": "2026-03-01", "processor": "A CPU @ 2 GHz", "torch": "2.13.0"}
@@ -43,6 +46,20 @@ def test_after_an_execution_on_the_reader_s_machine():
 @pytest.mark.parametrize("facts", [{}, {"executed": {}}])
 def test_without_facts_nothing_is_claimed(facts, name):
     assert verdict(facts, name, CHAPTERS) == STORED
+
+
+@pytest.mark.parametrize("commit", ["1234567890", None])
+def test_the_footer_takes_the_facts_that_stand_beside_the_sources(tmp_path, commit):
+    env = SimpleNamespace(found_docs=CHAPTERS | {"book/intro"})
+    app = SimpleNamespace(srcdir=tmp_path, env=env)
+    facts = {"passed": RUN | {"commit": commit}}
+    for found, said in (({}, STORED), (facts, verdict(facts, "search", CHAPTERS))):
+        context = {}
+        verified.read_facts(app)
+        verified.add_verdict(app, "search", "page.html", context, None)
+        assert context["verdict"] == said
+        assert context["verified_commit"] == (commit if found else None)
+        (tmp_path / verified.NAME).write_text(json.dumps(facts), encoding="utf8")
 
 
 def test_every_page_says_it_with_the_version(page, site):
