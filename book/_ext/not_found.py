@@ -70,5 +70,5 @@ def finish(app, exception):
 def setup(app):
     app.connect("html-collect-pages", collect)
     app.connect("html-page-context", style)
-    app.connect("build-finished", finish, priority=950)  # on what others have repaired
+    app.connect("build-finished", finish, priority=999)  # on what all others leave
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
