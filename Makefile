@@ -3,7 +3,7 @@ PYTHON ?= python3
 RUN = $(PYTHON) tools/environment.py
 ONLY = $(if $(CHAPTER),--only $(CHAPTER))
 
-.PHONY: help book site pdf run text export test slow bench lint serve clean
+.PHONY: help book site pdf run lab text export test slow bench lint serve clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -20,6 +20,9 @@ pdf:  ## the whole book as _build/attention-line-by-line.pdf (needs Chromium)
 
 run:  ## take in text edits, export, run notebooks, store outputs (one: make run CHAPTER=3)
 	$(RUN) tools/run.py $(ONLY)
+
+lab:  ## open the notebooks in JupyterLab (one: make lab CHAPTER=3)
+	$(RUN) tools/lab.py $(ONLY)
 
 text:  ## write notebooks as editable text into text/ (one: make text CHAPTER=3)
 	$(RUN) tools/text.py $(ONLY)

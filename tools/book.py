@@ -58,6 +58,7 @@ def execute_all(root: Path, only: str | None = None) -> bool:
     """Execute what changed into _build/stage/notebooks; return whether all ran."""
     from nbclient.exceptions import CellExecutionError
 
+    from facts import forget_executed, store_executed
     from import_graph import Package
     from notebooks import chapters, execute, normalise, read, write
 
@@ -74,6 +75,7 @@ def execute_all(root: Path, only: str | None = None) -> bool:
             continue
         if path.name not in wanted:  # its committed outputs will do
             keys.pop(path.stem, None)
+            forget_executed(folder.parent, path.stem)
             shutil.copy2(path, copy)
             continue
         print(f"{path.stem}: ", end="", flush=True)
@@ -85,6 +87,7 @@ def execute_all(root: Path, only: str | None = None) -> bool:
             good = False
             continue
         write(normalise(notebook, path.name[:2]), copy)
+        store_executed(folder.parent, path.stem)
         keys[path.stem] = current
         memory.write_text(json.dumps(keys, indent=1, sort_keys=True))
         print(f"{time.perf_counter() - start:.1f} s", flush=True)
@@ -92,6 +95,7 @@ def execute_all(root: Path, only: str | None = None) -> bool:
         path.name for path in chapters(root)
     }:
         (folder / stale).unlink()
+        forget_executed(folder.parent, Path(stale).stem)
     return good
 
 

@@ -16,8 +16,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import facts
 from environment import variables
 from notebooks import chapters
+from records import write
 
 
 def stage(root: Path, source: Path, notebooks: Iterable[Path]) -> None:
@@ -82,6 +84,8 @@ def main() -> None:
     source = root / "_build" / "sources"
     shutil.rmtree(source, ignore_errors=True)
     stage(root, source, chapters(root))
+    if known := facts.passed(root):
+        write(source / facts.NAME, known)
     index = build(root, source)
     print(f"{index} ({time.perf_counter() - start:.0f} s)")
 

@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import facts
 from environment import FIXED, ROOT
 
 CI = os.environ.get("CI") == "true"
@@ -118,7 +119,7 @@ def main() -> None:
     # what an earlier run left must not pass for this one's
     for name in ("html", "reports"):
         shutil.rmtree(ROOT / "_build" / name, ignore_errors=True)
-    for name in ("coverage", "equations.json"):
+    for name in ("coverage", "equations.json", facts.NAME):
         (ROOT / "_build" / name).unlink(missing_ok=True)
     REPORTS.mkdir(parents=True)
     todo = stages()
@@ -138,10 +139,13 @@ def main() -> None:
     for reason, number in Counter(skipped.values()).items():
         print(f"skipped: {number} because {reason}")
     failed = sum(stage.failed for stage in todo)
-    if CI and (bad := unlisted(skipped)):
+    bad = unlisted(skipped)
+    if CI and bad:
         print("under CI=true these may not be skipped:", *bad, sep="\n  ")
         failed += len(bad)
     passed = sum(stage.passed for stage in todo)
+    if passed and not failed and not bad:
+        facts.store_passed(ROOT)
     print(f"\n{passed} passed, {failed} failed, {len(skipped)} skipped", flush=True)
     sys.exit(bool(failed))
 

@@ -30,6 +30,7 @@ def move_home(app):
 def name_home(app, pagename, templatename, context, doctree):
     if pagename == app.config.root_doc:
         context["pageurl"] = app.config.html_baseurl
+        app.add_css_file("front.css")
 
 
 def fix_indexes(app, exception):

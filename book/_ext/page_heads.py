@@ -1,9 +1,11 @@
-"""Each page's description for search engines and shared links, and its Colab link.
+"""What stands in a page's head for others, and where its notebook can be opened.
 
-Descriptions stand in ``book/descriptions.yml``, one a page, so that they can be read
-and compared in one place. A page without one takes its first paragraph.
+Descriptions for search engines and shared links stand in ``book/descriptions.yml``,
+one a page, so that they can be read and compared in one place. A page without one takes
+its first paragraph.
 """
 
+import json
 from pathlib import Path
 
 import yaml
@@ -11,6 +13,18 @@ from docutils import nodes
 
 FILE = "book/descriptions.yml"
 LONGEST = 160  # search engines cut what is longer
+BINDER = "https://mybinder.org/v2/gh"
+CARD = "social-card.png"  # made by tools/social_card.py
+CARD_TEXT = (
+    "The title Attention, Line by Line, the equation of scaled dot-product attention, "
+    "the PyTorch that computes and checks it, and a map of attention weights"
+)
+PAPER = {
+    "@type": "ScholarlyArticle",
+    "name": "Attention Is All You Need",
+    "url": "https://arxiv.org/abs/1706.03762",
+}
+LICENSE = "https://creativecommons.org/licenses/by/4.0/"
 
 
 def read_descriptions(app):
@@ -39,15 +53,45 @@ def add_head(app, pagename, templatename, context, doctree):
         name = pagename.removeprefix("_modules/").replace("/", ".")
         text = f"Source code of {name}."
     context["page_description"] = text or app.config.html_title
+    context["social_card"] = f"{app.config.html_baseurl}_static/{CARD}"
+    context["card_text"] = CARD_TEXT
+    context["json_ld"] = linked_data(app, pagename, context)
     source = app.env.doc2path(pagename) if pagename in app.env.all_docs else ""
     if str(source).endswith(".ipynb"):
-        options = app.config.html_theme_options
-        repository = options["repository_url"].removeprefix("https://github.com/")
-        context["colab_url"] = (
-            f"{options['launch_buttons']['colab_url']}/github/{repository}"
-            f"/blob/{options['repository_branch']}/{pagename}.ipynb"
-        )
-        context["download_name"] = f"{pagename}.ipynb"
+        context |= launchers(app.config.html_theme_options, f"{pagename}.ipynb")
+
+
+def launchers(options, notebook):
+    """Where a notebook of the configured repository and branch can be opened."""
+    repository = options["repository_url"].removeprefix("https://github.com/")
+    branch, colab = options["repository_branch"], options["launch_buttons"]["colab_url"]
+    return {
+        "colab_url": f"{colab}/github/{repository}/blob/{branch}/{notebook}",
+        "lab_url": f"{BINDER}/{repository}/{branch}?urlpath=lab/tree/{notebook}",
+        "download_name": notebook,
+    }
+
+
+def linked_data(app, pagename, context):
+    """The page in the words of schema.org; None for pages without a source."""
+    config, home = app.config, app.config.root_doc
+    if pagename not in app.env.all_docs:
+        return None
+    book = {"@type": "Book", "name": config.html_title, "url": config.html_baseurl}
+    if pagename == home:
+        page = book | {"about": PAPER, "license": LICENSE}
+    else:
+        title = app.env.titles[pagename].astext()
+        page = {"@type": "Chapter", "name": title, "isPartOf": book}
+        page["url"] = context["pageurl"]
+    page |= {
+        "description": context["page_description"],
+        "inLanguage": config.language,
+        "author": {"@type": "Organization", "name": config.author},
+        "image": context["social_card"],
+    }
+    text = json.dumps({"@context": "https://schema.org", **page}, ensure_ascii=False)
+    return text.replace("<", "\\u003c")
 
 
 def setup(app):

@@ -69,3 +69,18 @@ def test_only_listed_skips_are_allowed_in_ci(here, monkeypatch, capfd, reason, f
     stage = suite.pytest("skipping", "skipping.xml", "-q", "skipping.py")
     code, lines = run(monkeypatch, capfd, stage)
     assert (code, lines[-1]) == (failed, f"1 passed, {failed} failed, 1 skipped")
+
+
+@pytest.mark.parametrize(
+    ("stage", "stored"),
+    [("pass", True), ("assert 0", False), ("import pytest; pytest.skip('x')", False)],
+)
+def test_only_a_full_success_is_stored_as_such(here, monkeypatch, capfd, stage, stored):
+    facts = here / "_build" / "verified.json"
+    facts.parent.mkdir()
+    facts.write_text("of an earlier run")
+    (here / "one.py").write_text(f"def test_one():\n    {stage}\n")
+    one = suite.pytest("one", "one.xml", "-q", "one.py")
+    run(monkeypatch, capfd, passing(), one)
+    assert facts.exists() == stored
+    assert not stored or '"passed"' in facts.read_text()

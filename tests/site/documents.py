@@ -4,7 +4,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
 
-LOADED = {"stylesheet", "icon", "preload"}  # what a <link> may make a page fetch
+LOADED = {
+    "stylesheet",
+    "icon",
+    "apple-touch-icon",
+    "preload",
+}  # what a <link> may make a page fetch
 VOID = {"br", "hr", "img", "input", "link", "meta", "source", "wbr", "col"}
 
 
@@ -42,8 +47,10 @@ class _Reader(HTMLParser):
             page.headings.append(int(tag[1]))
         elif tag == "a":
             page.links.append({**attributes, "text": ""})
-        elif tag == "meta" and "name" in attributes:
-            page.metas.setdefault(attributes["name"], []).append(attributes["content"])
+        elif tag == "meta" and (
+            name := attributes.get("name") or attributes.get("property")
+        ):
+            page.metas.setdefault(name, []).append(attributes["content"])
         elif tag == "link" and attributes.get("rel") == "canonical":
             page.canonical.append(attributes["href"])
         elif tag == "link" and attributes.get("rel") in LOADED:

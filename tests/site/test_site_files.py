@@ -1,6 +1,7 @@
 """The built pages as files: heads, links, addresses, pictures, weight."""
 
 import re
+import subprocess
 from urllib.parse import urlsplit
 
 import checks
@@ -60,7 +61,7 @@ def test_titles_and_descriptions_are_each_page_s_own(site, pages):
 def test_every_page_of_the_contents_is_described(root):
     home, files = contents(root)
     described = yaml.safe_load((root / "book/descriptions.yml").read_text("utf8"))
-    assert {home, *files} == described.keys() - {"search"}
+    assert {home, *files} == described.keys() - {"search", "404"}
 
 
 def test_the_contents_hold_every_notebook_in_order(root):
@@ -107,22 +108,33 @@ def test_style_sheets_load_only_files_of_the_site(site):
         assert not re.search(r"@import[^;]*https?:", text), sheet.name
 
 
-def test_colab_button_opens_the_committed_notebook(document, page, root):
-    colab = [
-        link["href"]
-        for link in document.links
-        if "colab.research.google.com" in (link.get("href") or "")
-        and "page-action" in link.get("class", "")
-    ]
+def in_git(root, path):
+    command = ["git", "ls-files", "--error-unmatch", path]
+    return subprocess.run(command, cwd=root, capture_output=True).returncode == 0
+
+
+def branch(root):
+    config = yaml.safe_load((root / "_config.yml").read_text("utf8"))
+    settings = config["sphinx"]["config"]["html_theme_options"]
+    assert settings["repository_branch"] == config["repository"]["branch"]
+    return settings["repository_branch"]
+
+
+def test_buttons_open_the_committed_notebook(document, page, root, site):
+    actions = [a for a in document.links if "page-action" in a.get("class", "")]
     if not page.startswith("notebooks/"):
-        assert colab == []
+        assert actions == []
         return
-    notebook = page.replace(".html", ".ipynb")
+    notebook, name = page.replace(".html", ".ipynb"), repository(root)
     assert (root / notebook).is_file()
-    assert colab == [
-        "https://colab.research.google.com/github/"
-        f"{repository(root)}/blob/main/{notebook}"
-    ]
+    assert in_git(root, notebook)
+    colab, lab, download = [a["href"] for a in actions]
+    at = f"{name}/blob/{branch(root)}/{notebook}"
+    assert colab == f"https://colab.research.google.com/github/{at}"
+    at = f"{name}/{branch(root)}?urlpath=lab/tree/{notebook}"
+    assert lab == f"https://mybinder.org/v2/gh/{at}"
+    copy = (site / page).parent / download
+    assert nbformat.read(copy, 4).cells == nbformat.read(root / notebook, 4).cells
 
 
 def test_equations_have_their_label_as_anchor(root, site):
@@ -161,3 +173,21 @@ def test_search_and_site_map_know_the_landing_page(site):
     assert '"index"' in index
     assert "book/intro" not in index.split('"docnames":')[1].split("]")[0]
     assert "book/intro" not in (site / "sitemap.xml").read_text("utf8")
+
+
+def test_the_configured_repository_and_branch_make_the_addresses(monkeypatch, root):
+    monkeypatch.syspath_prepend(str(root / "book" / "_ext"))
+    from page_heads import launchers
+
+    options = {
+        "repository_url": "https://github.com/someone/somebook",
+        "repository_branch": "next",
+        "launch_buttons": {"colab_url": "https://colab.example"},
+    }
+    assert launchers(options, "notebooks/03_x.ipynb") == {
+        "colab_url": "https://colab.example/github/someone/somebook/blob/next/"
+        "notebooks/03_x.ipynb",
+        "lab_url": "https://mybinder.org/v2/gh/someone/somebook/next"
+        "?urlpath=lab/tree/notebooks/03_x.ipynb",
+        "download_name": "notebooks/03_x.ipynb",
+    }
