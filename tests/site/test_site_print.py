@@ -252,7 +252,7 @@ def test_paper_is_light_even_from_a_dark_page(sheet, site, chapters):
     colours = """element => [getComputedStyle(element).color,
         getComputedStyle(document.body).backgroundColor]"""
     text, ground = tab.locator("article p").first.evaluate(colours)
-    assert max(map(int, re.findall(r"\d+", text))) < 80
+    assert max(map(int, re.findall(r"\d+", text))) < 100
     assert ground == "rgb(255, 255, 255)"
     plotted = tab.locator("article svg.plot text").evaluate_all(
         "all => all.map(e => getComputedStyle(e).fill)"
