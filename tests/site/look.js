@@ -47,6 +47,8 @@
     // Drawn formulas are hidden from assistive technology, which reads their MathML, and
     // have the colour of the text around them. The parts of a plot have one name, its own.
     all(".katex-html, svg.plot").forEach((e) => e.replaceChildren());
+    // Of MathML axe reads the text, so one node does for thousands.
+    for (const e of all("math")) e.replaceChildren(e.querySelector("annotation")?.textContent ?? "");
     // Code and signatures have a handful of colours: one span of each kind stands for all.
     for (const place of ["div.highlight pre", "dt.sig", "code.literal"]) {
       const kinds = new Set();
