@@ -156,7 +156,8 @@ def test_the_contents_of_a_page_close_when_a_section_is_chosen(phone, site, chap
     line = phone.locator("#pst-secondary-sidebar-modal .page-toc a").nth(3)
     fragment = line.get_attribute("href")
     line.tap()
-    phone.wait_for_selector("#pst-secondary-sidebar-modal:not([open])", state="hidden")
+    closed = "!document.querySelector('#pst-secondary-sidebar-modal').open"
+    phone.wait_for_function(closed, timeout=5000)
     assert phone.url.endswith(fragment)
     top = phone.locator(fragment).evaluate("e => e.getBoundingClientRect().top")
     assert 0 <= top < 844
