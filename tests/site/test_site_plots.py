@@ -20,7 +20,7 @@ def phone(tab, site):
 
 
 def test_the_text_of_every_plot_is_legible_on_a_phone(page, phone, site):
-    if "svg class=\"plot\"" not in (site / page).read_text("utf8"):
+    if 'svg class="plot"' not in (site / page).read_text("utf8"):
         return
     phone.goto((site / page).as_uri())
     phone.evaluate(
