@@ -44,7 +44,11 @@ def assets(pages, pattern):
     """What every page of the theme loads, by its place in `_static`, in order."""
     found = []
     for text in pages.values():
-        tags = [ADDRESS.search(match[0]) for match in pattern.finditer(text)]
+        tags = [
+            ADDRESS.search(match[0])
+            for match in pattern.finditer(text)
+            if ' media="' not in match[0]  # a sheet for paper stays one
+        ]
         found.append([tag[2] for tag in tags if tag])
     return [name for name in found[0] if all(name in names for names in found)]
 
