@@ -89,7 +89,7 @@ def test_figures_live_in_jupyterlab(lab, browser):
     before = tiles.locator("output").text_content()
     tiles.get_by_role("button", name="Back").click()
     assert tiles.locator("output").text_content() != before
-    masks.locator("td[tabindex='0']").focus()
+    masks.locator("td[tabindex='0']").first.focus()
     page.keyboard.press("End")
     assert masks.locator(".cell").first.text_content()
 
