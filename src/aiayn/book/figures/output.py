@@ -23,7 +23,7 @@ class Output:
         """Title, controls and panels; the script switches the controls on."""
         title, data = escape(self.title), data.replace("<", "\\u003c")
         return (
-            f'<aiayn-figure>\n<figure role="group" aria-label="{title}">\n'
+            f'<aiayn-figure>\n<figure aria-label="{title}">\n'
             f'<figcaption class="title">{title}</figcaption>\n'
             '<form autocomplete="off"><fieldset class="controls" disabled>'
             f"<legend>Controls</legend>\n{controls}\n</fieldset></form>\n"

@@ -201,7 +201,7 @@ def html(title: str, sequence: str, copied: Copied, file: str) -> str:
     data = json.dumps({"letters": LETTERS, "longest": TASK.max_length})
     title = escape(title)
     return f"""<aiayn-live data-weights="{file}">
-<figure role="group" aria-label="{title}">
+<figure aria-label="{title}">
 <figcaption class="title">{title}</figcaption>
 <form autocomplete="off">
 <fieldset class="line" disabled><legend>Sequence</legend>
