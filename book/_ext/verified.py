@@ -24,7 +24,12 @@ def in_words(date):
 def executed(run, where=""):
     """With what, when and on what something ran."""
     day = in_words(run["date"])
-    return f"xecuted {where}with torch {run['torch']} on {day}, {run['processor']}"
+    return f"executed {where}with torch {run['torch']} on {day}, {run['processor']}"
+
+
+def capital(text):
+    """A sentence's beginning."""
+    return text[0].upper() + text[1:]
 
 
 def verdict(facts, page, chapters):
@@ -36,15 +41,17 @@ def verdict(facts, page, chapters):
         chapters: the names of all chapters.
     """
     if "passed" in facts:
-        return f"E{executed(facts['passed'])}, all checks passed"
+        return capital(f"{executed(facts['passed'])}, all checks passed")
     runs = {f"notebooks/{name}": run for name, run in facts.get("executed", {}).items()}
     if page in runs:
-        return f"E{executed(runs[page], 'here ')}, every check in its cells passed"
+        return capital(
+            f"{executed(runs[page], 'here ')}, every check in its cells passed"
+        )
     if page in chapters or not runs:
         return STORED
     last = max(runs.values(), key=lambda run: run["date"])
     return (
-        f"{len(runs)} of {len(chapters)} chapters e{executed(last, 'here ')}, "
+        f"{len(runs)} of {len(chapters)} chapters {executed(last, 'here ')}, "
         "every check in their cells passed"
     )
 
