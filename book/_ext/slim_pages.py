@@ -1,8 +1,9 @@
 """Pages that load little: one style sheet, one script, the icons in use.
 
-What every page of the theme loads is joined into `_static/book.all.css` and
-`_static/book.all.js`. Rules that no page can match, icons that no page shows and files
-that nothing names are left out. What stands on some pages only stays a file of its own.
+What every page of the theme loads is joined into `_static/book.all.css`, with the faces
+of the text in it, and `_static/book.all.js`. Rules that no page can match, icons that
+no page shows and files that nothing names are left out. What stands on some pages only
+stays a file of its own.
 """
 
 import base64
@@ -21,7 +22,7 @@ from fontTools.ttLib import TTFont
 SHEET, SCRIPT = "book.all.css", "book.all.js"
 THEME = "styles/pydata-sphinx-theme.css"  # a page that loads it is one of the theme's
 OPTIONS = "documentation_options.js"  # scripts in the page itself add to it
-ICONS = "fontawesome"
+ICONS, TEXT_FONTS = "fontawesome", "fonts/source-serif"
 
 LINK = re.compile(r'[ \t]*<link\b[^>]*rel="stylesheet"[^>]*>\n?')
 SOURCE = re.compile(r'[ \t]*<script\b([^>]*?)\ssrc="([^"]+)"([^>]*)></script>\n?')
@@ -54,7 +55,7 @@ def assets(pages, pattern):
 
 
 def icon_font(path, characters):
-    """The part of an icon font that holds these characters, as a data address."""
+    """The part of an icon font that holds these characters, as WOFF2."""
     font = TTFont(path, recalcBBoxes=False)  # lines keep their height
     options = Options(layout_features=[], hinting=True)
     options.flavor = "woff2"
@@ -66,7 +67,7 @@ def icon_font(path, characters):
     font.flavor = "woff2"
     data = BytesIO()
     font.save(data)
-    return "data:font/woff2;base64," + base64.b64encode(data.getvalue()).decode()
+    return data.getvalue()
 
 
 def keep_icons(rules, static):
@@ -87,9 +88,30 @@ def keep_icons(rules, static):
             rules.remove(rule)
         else:
             rule.declarations = [
-                (name, f'url({data}) format("woff2")' if name == "src" else value)
+                (name, face(data) if name == "src" else value)
                 for name, value in rule.declarations
             ]
+
+
+def embed_text_fonts(rules, static):
+    """Put the faces of the text into the sheet: the first paint has them.
+
+    A face that came later would move what is being read, from a file as well.
+    """
+    for rule in rules:
+        source = dict(rule.declarations).get("src", "")
+        if rule.prelude == "@font-face" and TEXT_FONTS in source:
+            file = re.search(r'url\("([^"]+\.woff2)"\)', source)[1]
+            rule.declarations = [
+                (name, face((static / file).read_bytes()) if name == "src" else value)
+                for name, value in rule.declarations
+            ]
+
+
+def face(woff2):
+    """A font as the value of ``src``, in the sheet itself."""
+    data = base64.b64encode(woff2).decode()
+    return f'url(data:font/woff2;base64,{data}) format("woff2")'
 
 
 def characters(value):
@@ -116,6 +138,7 @@ def join_sheets(static, names, vocabulary):
             rules += style_sheets.read_rules(text, vocabulary, locate)
     rules = style_sheets.drop_unused(rules, vocabulary.variables)
     keep_icons(rules, static)
+    embed_text_fonts(rules, static)
     texts = [*dict.fromkeys(licences), *(rule.text() for rule in rules)]
     return "\n".join([*texts, ""])
 

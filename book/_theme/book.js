@@ -8,8 +8,18 @@
       else box.removeAttribute("tabindex");
     }
   };
-  addEventListener("load", sweep);
-  addEventListener("resize", sweep);
+  // An equation that would be cut beside its code stands above it (book.css).
+  const part = () => {
+    for (const pair of document.querySelectorAll(".beside")) {
+      pair.classList.remove("too-wide");
+      const formulas = [...pair.querySelectorAll(".beside-words > div.math > .katex-display")];
+      const cut = formulas.some((box) => box.scrollWidth > box.clientWidth + 1);
+      pair.classList.toggle("too-wide", cut);
+    }
+    sweep();
+  };
+  addEventListener("load", part);
+  addEventListener("resize", part);
   addEventListener("toggle", sweep, true); // what a fold held back has no size until now
   // A link into a fold opens it, and so does a link to the heading above one.
   const unfold = () => {
