@@ -8,11 +8,12 @@
 
 The last line of an example gives its figure; an example stands alone, so that it can
 be copied. ``:no-code:`` shows the figure without its code. A plot of matplotlib needs
-``:alt:``, as in a chapter.
+``:alt:`` and ``:caption:``, as in a chapter.
 """
 
 import ast
 import io
+from html import escape
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -30,26 +31,35 @@ def value_of(code):
     return eval(compile(ast.Expression(last.value), "<example>", "eval"), names)
 
 
-def html_of(value, alt, prefix):
+def html_of(value, alt, caption, prefix):
     """An interactive figure as it stands in a notebook, or a plot as SVG."""
     if hasattr(value, "_repr_mimebundle_"):
         return value._repr_mimebundle_()["text/html"]
     if not alt:
         raise ValueError("a plot without alternative text: give it as :alt:")
+    if not caption:
+        raise ValueError("a plot without a caption: give it as :caption:")
     drawn = io.StringIO()
     value.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
-    return inline(drawn.getvalue(), alt, prefix)
+    svg = inline(drawn.getvalue(), alt, prefix)
+    words = f'<p><span class="caption-text">{escape(caption)}</span></p>'
+    return f"<figure>{svg}<figcaption>{words}</figcaption></figure>"
 
 
 class FigureExample(SphinxDirective):
     has_content = True
-    option_spec = {"alt": directives.unchanged_required, "no-code": directives.flag}
+    option_spec = {
+        "alt": directives.unchanged_required,
+        "caption": directives.unchanged_required,
+        "no-code": directives.flag,
+    }
 
     def run(self):
         code = "\n".join(self.content)
         prefix = f"example-{self.env.new_serialno('example')}-"
         try:
-            html = html_of(value_of(code), self.options.get("alt", ""), prefix)
+            said = [self.options.get(name, "") for name in ("alt", "caption")]
+            html = html_of(value_of(code), *said, prefix)
         except Exception as error:  # whatever it is: the build says where
             raise self.error(f"{type(error).__name__}: {error}") from error
         figure = nodes.container("", nodes.raw("", html, format="html"))

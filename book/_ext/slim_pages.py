@@ -22,6 +22,7 @@ from fontTools.ttLib import TTFont
 SHEET, SCRIPT = "book.all.css", "book.all.js"
 THEME = "styles/pydata-sphinx-theme.css"  # a page that loads it is one of the theme's
 OPTIONS = "documentation_options.js"  # scripts in the page itself add to it
+PREVIEWS = "previews"
 ICONS, TEXT_FONTS = "fontawesome", "fonts/source-serif"
 
 LINK = re.compile(r'[ \t]*<link\b[^>]*rel="stylesheet"[^>]*>\n?')
@@ -209,7 +210,8 @@ def drop_files(out):
         unnamed = [
             path
             for path in static.rglob("*.*")
-            if not any(
+            if path.parent.name != PREVIEWS  # a script puts their names together
+            and not any(
                 path.name in found for own, found in named.items() if own != path
             )
         ]

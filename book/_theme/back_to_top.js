@@ -1,12 +1,13 @@
-// The button at the foot of a narrow page that leads back to its start. It shows while
-// one scrolls up; the theme's own code for it comes with all of Bootstrap.
+// The button at the foot of a narrow page that leads back to its start. It shows once one
+// has scrolled up some way; the theme's own code for it comes with all of Bootstrap.
 addEventListener("DOMContentLoaded", () => {
   const button = document.getElementById("pst-back-to-top");
-  let last = scrollY;
+  let last = scrollY, lowest = scrollY;
   addEventListener(
     "scroll",
     () => {
-      button.style.display = scrollY < last && scrollY > 0 ? "block" : "none";
+      if (scrollY > last) lowest = scrollY;
+      button.style.display = scrollY > 0 && scrollY < lowest - 300 ? "block" : "none";
       last = scrollY;
     },
     { passive: true },

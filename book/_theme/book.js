@@ -32,6 +32,29 @@
   };
   addEventListener("hashchange", unfold);
   addEventListener("DOMContentLoaded", unfold);
+  // Who comes back finds the folds as they were.
+  const folds = () => [...document.querySelectorAll("details.fold, details.hide")];
+  addEventListener("toggle", () => {
+    const open = folds().map((fold, i) => (fold.open ? i : -1)).filter((i) => i >= 0);
+    history.replaceState({ ...history.state, open }, "");
+  }, true);
+  addEventListener("DOMContentLoaded", () => {
+    const all = folds();
+    for (const i of history.state?.open ?? []) if (all[i]) all[i].open = true;
+  });
+  // A search leads to the first of the words that it marked.
+  addEventListener("load", () => {
+    const found = !location.hash && document.querySelector(".bd-article .highlighted");
+    if (!found) return;
+    for (let e = found; e; e = e.parentElement) if (e.localName === "details") e.open = true;
+    found.scrollIntoView({ block: "center" });
+  });
+  // The drawer of contents opens at the page that one is on.
+  addEventListener("click", (event) => {
+    if (!event.target.closest?.(".primary-toggle")) return;
+    const here = () => document.querySelector("dialog[open] .bd-links li.current > a");
+    setTimeout(() => here()?.scrollIntoView({ block: "center" }), 50);
+  });
   // On a phone the page's contents lie over the page: a chosen line closes them.
   addEventListener("click", (event) => {
     if (event.target.closest?.('dialog a[href^="#"]')) event.target.closest("dialog").close();

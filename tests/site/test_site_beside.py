@@ -63,6 +63,30 @@ def test_no_line_of_code_is_cut_for_it(pair, tab, width):
     assert tab.locator(f"{PAIR} .cell_input pre").evaluate_all(wide) == 0
 
 
+def test_no_formula_is_cut_for_it(tab, site, chapters):
+    """One that is too wide stands above its code, as on smaller screens."""
+    look = """all => all.map(pair => {
+        const [words, code] = pair.children;
+        const formula = [...words.querySelectorAll(".katex-display")];
+        const cut = formula.some(e => e.scrollWidth > e.clientWidth + 1);
+        const [left, right] = [formula[0], code].map(e => e.getBoundingClientRect());
+        return {beside: left.right < right.left, cut};
+    })"""
+    found = {1920: [], 1680: []}
+    for chapter in chapters:
+        tab.set_viewport_size({"width": 1920, "height": 900})
+        tab.goto((site / chapter).as_uri())
+        for width, pairs in found.items():
+            tab.set_viewport_size({"width": width, "height": 900})
+            tab.wait_for_timeout(100)
+            pairs += tab.locator(PAIR).evaluate_all(look)
+    for width, pairs in found.items():
+        assert not [pair for pair in pairs if pair["beside"] and pair["cut"]], width
+    beside = {w: sum(p["beside"] for p in pairs) for w, pairs in found.items()}
+    assert beside[1920] > 0.7 * len(found[1920])
+    assert 0 < beside[1680] < beside[1920]
+
+
 @pytest.mark.parametrize("width", [1280, 1680])
 def test_the_equation_stays_while_its_code_goes_by(pair, tab, width):
     found = pair(width, 800)

@@ -599,7 +599,9 @@ def test_chapter_12_shows_blocks_taken_shared_copied_and_freed(figure):
             }
             assert shared <= {"state key"}, state
         copied = "state accent" in slots["marks"]
-        assert copied == bool(re.search("cop(?:ies|ied) what|copied again", words["words"]))
+        assert copied == bool(
+            re.search("cop(?:ies|ied) what|copied again", words["words"])
+        )
         shown = [text for text in columns(table) if text.strip()]
         near(shown, [b for row in expected[1] for b in row if b is not None])
         near(numbers["values"], expected[2])

@@ -303,6 +303,15 @@ def test_a_term_can_be_linked_from_every_page(site):
     assert [a for a, _, _ in glossary() if f"term-{a}" not in ids] == []
 
 
+@pytest.mark.parametrize("word", ["perplexity", "bias correction"])
+def test_search_leads_to_a_term_first(tab, site, word):
+    tab.goto((site / "search.html").as_uri() + f"?q={word}")
+    tab.wait_for_selector(".search-summary:has-text('finished')")
+    first = tab.locator("#search-results ul.search li a").first.get_attribute("href")
+    assert first.split("?")[0].startswith("book/glossary.html")
+    assert f"#term-{word.replace(' ', '-')}" in first
+
+
 def test_search_finds_a_term(tab, site):
     tab.goto((site / "search.html").as_uri() + "?q=wavelength")
     tab.wait_for_selector("#search-results ul.search li a")

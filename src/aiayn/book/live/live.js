@@ -153,6 +153,9 @@
       }
       this.fields.sequence.setAttribute("aria-invalid", String(Boolean(problem)));
       this.one(".status").classList.toggle("problem", Boolean(problem));
+      if (problem && this.source) {
+        problem += ` Shown is still ${this.source.slice(0, -1).map((t) => this.name(t)).join("")}.`;
+      }
       fill(this.one(".status"), problem || "It runs in your browser.");
       if (problem) return;
       this.symbols = letters.map((letter) => this.letters.indexOf(letter) + this.model.eos + 1);
@@ -389,6 +392,8 @@
       const at = this.step - layers - 1;
       let what = this.step ? `encoder layer ${this.step}` : "the source, embedded";
       if (at >= 0) what = `token ${at + 1}, ${this.spoken(this.written[at])}`;
+      const last = this.pick.side === "written" && this.pick.at === at;
+      if (this.step === this.total && !last) what = "all is written";
       const text = `Step ${this.step} of ${this.total}: ${what}`;
       slider.max = this.total;
       slider.value = this.step;

@@ -197,7 +197,7 @@ def html(title: str, sequence: str, copied: Copied, file: str) -> str:
     """The whole figure for a sequence that was copied right."""
     n_written = len(copied.written)
     total = n_written + N_LAYERS  # one step a layer of the encoder, one a token
-    last = f"Step {total} of {total}: token {n_written}, the end"
+    last = f"Step {total} of {total}: all is written"
     data = json.dumps({"letters": LETTERS, "longest": TASK.max_length})
     title = escape(title)
     return f"""<aiayn-live data-weights="{file}">
