@@ -99,7 +99,10 @@ def stages() -> list[Stage]:
         Stage("the ledger of equations has no hole", ["tools/ledger.py"]),
         Stage("stored outputs are true", ["tools/verify.py"], "outputs.xml"),
         Stage("the pages build without a warning", ["tools/pages.py"]),
-        pytest("the pages in a browser", "site.xml", "-q", "tests/site"),
+        pytest(
+            *("the pages in a browser", "site.xml"),
+            *("-q", "-n", "2", "--dist", "loadfile", "tests/site"),
+        ),
         pytest("the wheel, installed elsewhere", "wheel.xml", "-q", "tests/packaging"),
     ]
 

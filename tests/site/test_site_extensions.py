@@ -132,10 +132,11 @@ fig
 
 
 def test_a_plot_of_an_example_is_drawn_in_the_page(build):
-    status, output = build(f"{EXAMPLE}:alt: Empty axes.\n{PLOT}```\n")
+    status, output = build(f"{EXAMPLE}:alt: Empty axes.\n:caption: A < b.\n{PLOT}```\n")
     assert status == 0, output
     page = build.page.read_text("utf8")
     assert '<svg class="plot" role="img" aria-label="Empty axes."' in page
+    assert '<span class="caption-text">A &lt; b.</span>' in page
 
 
 @pytest.mark.parametrize(
@@ -144,6 +145,7 @@ def test_a_plot_of_an_example_is_drawn_in_the_page(build):
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("x = 1", "the last line of an example gives its figure"),
         (PLOT, "a plot without alternative text"),
+        (f":alt: Empty axes.\n{PLOT}", "a plot without a caption"),
     ],
 )
 def test_an_example_that_fails_fails_the_build_with_its_place(build, code, said):
