@@ -5,7 +5,8 @@
 The pages of the site, in the order of `_toc.yml`, become one document: ids made
 unique, links between pages turned into links within it (tools/pdf.js), a cover and
 contents in front (tools/pdf.html, tools/pdf.css). Chromium prints that document twice,
-since only the first print tells on which page a chapter begins.
+since only the first print tells on which page a chapter begins. What comes out is put
+right (tools/pdf_tags.py): bookmarks, and tags that say what a formula is.
 """
 
 import argparse
@@ -24,18 +25,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
+import pikepdf
 import yaml
 from markupsafe import Markup
-from pypdf import PdfReader, PdfWriter
-from pypdf.generic import NameObject, TextStringObject
 
 from environment import ROOT, variables
+from pdf_tags import simplify
 
 HERE = Path(__file__).parent
 SCRIPT = (HERE / "pdf.js").read_text("utf8") + "\nwindow.book = book;"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+ON_SITE_ONLY = {"book/api", "book/figures_guide"}
 SUBTITLE = "“Attention Is All You Need”, derived, built and checked"
-TEXT_WIDTH = 597  # CSS pixels between the margins that pdf.css sets: 158 mm
+TEXT_WIDTH = 627  # CSS pixels between the margins that pdf.css sets: 166 mm
 
 
 @dataclass
@@ -47,11 +49,15 @@ class Part:
 
 
 def parts(root: Path, only: list[str] | None = None) -> list[Part]:
-    """The book's pages in their order, or only some of them."""
+    """The book's pages in their order, or only some of them.
+
+    What serves those who work with the package stays on the site, where links lead.
+    """
     toc = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
     found = [Part(None, [toc["root"]])]
     for part in toc["parts"]:
         files = [chapter["file"] for chapter in part["chapters"]]
+        files = [file for file in files if file not in ON_SITE_ONLY]
         found.append(Part(part["caption"], files))
     for part in found:
         part.pages = [page for page in part.pages if not only or page in only]
@@ -164,16 +170,17 @@ def join(root: Path, gathered: list[dict], config: dict) -> str:
 def print_twice(tab) -> bytes:
     """The PDF of what the tab shows, page numbers filled in."""
     settings = {"prefer_css_page_size": True, "print_background": True}
-    draft = PdfReader(io.BytesIO(tab.pdf(outline=False, tagged=False, **settings)))
+    draft = pikepdf.open(io.BytesIO(tab.pdf(outline=False, tagged=False, **settings)))
+    number = {page.objgen: n for n, page in enumerate(draft.pages, 1)}
     pages = {
-        name.removeprefix("/"): draft.get_destination_page_number(destination) + 1
-        for name, destination in draft.named_destinations.items()
+        name.removeprefix("/"): number[destination[0].objgen]
+        for name, destination in draft.Root.Dests.items()
     }
     tab.evaluate("pages => book.number(pages)", pages)
     return tab.pdf(outline=True, tagged=True, **settings)
 
 
-def name_outline(writer: PdfWriter, headings: list[str]) -> None:
+def name_outline(pdf: pikepdf.Pdf, headings: list[str]) -> None:
     """Write the headings into the outline.
 
     Chromium's own titles lack the space at a line's end, and say a heading twice that
@@ -183,15 +190,15 @@ def name_outline(writer: PdfWriter, headings: list[str]) -> None:
     def entries(parent):
         child = parent.get("/First")
         while child is not None:
-            yield child.get_object()
-            yield from entries(child.get_object())
-            child = child.get_object().get("/Next")
+            yield child
+            yield from entries(child)
+            child = child.get("/Next")
 
-    found = list(entries(writer.root_object["/Outlines"].get_object()))
+    found = list(entries(pdf.Root.Outlines))
     if len(found) != len(headings):
         raise SystemExit(f"{len(found)} bookmarks for {len(headings)} headings")
     for entry, heading in zip(found, headings, strict=True):
-        entry[NameObject("/Title")] = TextStringObject(heading)
+        entry.Title = heading
 
 
 def make(root: Path, site: Path, output: Path, only: list[str] | None = None) -> int:
@@ -211,11 +218,20 @@ def make(root: Path, site: Path, output: Path, only: list[str] | None = None) ->
             raise SystemExit("wider than the page:\n" + "\n".join(wide))
         printed, headings = print_twice(tab), tab.evaluate("book.headings()")
     document.unlink()
-    writer = PdfWriter(io.BytesIO(printed), incremental=True)
-    name_outline(writer, headings)
-    writer.add_metadata({"/Author": config["author"], "/Subject": SUBTITLE})
-    writer.write(output)
-    return len(writer.pages)
+    with pikepdf.open(io.BytesIO(printed)) as pdf:
+        name_outline(pdf, headings)
+        simplify(pdf)
+        with pdf.open_metadata() as about:
+            about["dc:title"] = config["title"]
+            about["dc:creator"] = [config["author"]]
+            about["dc:description"] = SUBTITLE
+            about["dc:language"] = [config["sphinx"]["config"]["language"]]
+        pdf.save(
+            output,
+            linearize=True,  # a browser shows the first page before it has the last
+            object_stream_mode=pikepdf.ObjectStreamMode.generate,
+        )
+        return len(pdf.pages)
 
 
 def main() -> None:
