@@ -35,7 +35,7 @@ from pdf_tags import simplify
 HERE = Path(__file__).parent
 SCRIPT = (HERE / "pdf.js").read_text("utf8") + "\nwindow.book = book;"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-ON_SITE_ONLY = {"book/api", "book/figures_guide"}
+ON_SITE_ONLY = {"book/intro", "book/api", "book/figures_guide"}
 SUBTITLE = "“Attention Is All You Need”, derived, built and checked"
 TEXT_WIDTH = 627  # CSS pixels between the margins that pdf.css sets: 166 mm
 
@@ -51,7 +51,7 @@ class Part:
 def parts(root: Path, only: list[str] | None = None) -> list[Part]:
     """The book's pages in their order, or only some of them.
 
-    What serves those who work with the package stays on the site, where links lead.
+    The front page, and what serves those who work with the package, are for the site.
     """
     toc = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
     found = [Part(None, [toc["root"]])]
@@ -92,17 +92,21 @@ def date_of(root: Path) -> str:
     return f"{date.day} {date:%B %Y}"
 
 
-@contextmanager
-def paper() -> Iterator:
-    """A tab as wide as the text on paper, that may read files and nothing else."""
+def chromium() -> str:
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         raise SystemExit("no Chromium found: install Debian's `chromium`, or Chrome")
+    return executable
+
+
+@contextmanager
+def paper() -> Iterator:
+    """A tab as wide as the text on paper, that may read files and nothing else."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=executable,
+            executable_path=chromium(),
             args=["--no-sandbox"],  # Chromium refuses to run as root otherwise
         )
         tab = browser.new_page(viewport={"width": TEXT_WIDTH, "height": 900})
@@ -243,6 +247,7 @@ def main() -> None:
     arguments = parser.parse_args()
     root = arguments.root.resolve()
     output = arguments.output or root / "_build" / "attention-line-by-line.pdf"
+    chromium()  # or stop here, before pages are built
     if arguments.site is None and not is_current(root):
         command = [sys.executable, str(HERE / "pages.py"), "--root", str(root)]
         if subprocess.run(command, env=variables(root)).returncode:

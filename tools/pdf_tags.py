@@ -1,8 +1,8 @@
 """The tags of a PDF that Chromium printed, made few and made to say what they hold.
 
-Chromium makes an element of structure of every piece of text and of every box of layout:
-two hundred thousand for this book, nearly all of the kind `NonStruct`, which tells a
-screen reader nothing. Here what they hold goes to the element around them, or becomes a
+Chromium makes an element of structure of every piece of text and of every box: two
+hundred thousand for this book, nearly all of the kind `NonStruct`, which tells a screen
+reader nothing. Here what they hold goes to the element around them, or becomes a
 paragraph where that is no more than a group. Formulas, which come as figures, become
 formulas, with their TeX as alternative text (tools/pdf.js).
 """
@@ -32,22 +32,22 @@ class Simplifier:
         for kid in kids(element):
             if not is_element(kid):
                 parts.append((None, True, [(kid, element.get("/Pg"))]))
-            elif kid.S == Name.NonStruct:
+            elif kid.S == "/NonStruct":
                 held = self.pieces(kid, grouped)
                 inline = all(is_inline(piece) for piece, _ in held)
                 parts.append((kid, inline, held))
             else:
-                name_formula(kid)
+                name_kind(kid)
                 self.fill(kid, self.pieces(kid, str(kid.S) in GROUPS))
                 parts.append((None, is_inline(kid), [(kid, None)]))
-        stays = element.get("/S") != Name.NonStruct
+        stays = element.get("/S") != "/NonStruct"
+        splits = grouped and (stays or not all(inline for _, inline, _ in parts))
         found = []
         for box, inline, held in parts:
-            if grouped and inline and held and box is not None:
-                if stays or not all(inline for _, inline, _ in parts):
-                    box.S = Name.P
-                    self.fill(box, held)
-                    held = [(box, None)]
+            if splits and inline and held and box is not None:
+                box.S = Name.P
+                self.fill(box, held)
+                held = [(box, None)]
             found += held
         return found
 
@@ -88,11 +88,14 @@ def is_inline(piece: Object) -> bool:
     return not is_element(piece) or str(piece.S) in INLINE
 
 
-def name_formula(element: Object) -> None:
+def name_kind(element: Object) -> None:
+    """A figure may be a formula, or no more than a frame around one and a caption."""
     alternative = str(element.get("/Alt", ""))
     if alternative.startswith(FORMULA):
         element.S = Name.Formula
         element.Alt = alternative.removeprefix(FORMULA)
+    elif element.S == "/Figure" and not alternative:
+        element.S = Name.Div
 
 
 def simplify(pdf: Pdf) -> None:
