@@ -2,7 +2,7 @@
 // article as it belongs into one document for paper; the others run in that document.
 const book = {
   /** The article of this page: ids that are unique in the book, links that lead within it. */
-  gather({ root, address, names, depth }) {
+  gather({ root, address, names }) {
     const name = names[decodeURIComponent(location.href.slice(root.length))];
     const article = document.querySelector("article.bd-article").cloneNode(true);
     book.freeze(document.querySelector("article.bd-article"), article);
@@ -60,7 +60,7 @@ const book = {
     }
     article.id = name;
     for (const heading of article.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
-      heading.ariaLevel = +heading.localName[1] + depth;
+      heading.ariaLevel = +heading.localName[1] + 1; // a part is above them
     }
     const sections = [...article.querySelectorAll("section > h2")];
     return {

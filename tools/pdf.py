@@ -35,16 +35,14 @@ from pdf_tags import simplify
 HERE = Path(__file__).parent
 SCRIPT = (HERE / "pdf.js").read_text("utf8") + "\nwindow.book = book;"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-ON_SITE_ONLY = {"book/intro", "book/api", "book/figures_guide"}
+ON_SITE_ONLY = {"book/api", "book/figures_guide"}
 SUBTITLE = "“Attention Is All You Need”, derived, built and checked"
 TEXT_WIDTH = 627  # CSS pixels between the margins that pdf.css sets: 166 mm
 
 
 @dataclass
 class Part:
-    """A part of the book; front page and title page have no caption."""
-
-    caption: str | None
+    caption: str
     pages: list[str]  # as _toc.yml names them
 
 
@@ -54,7 +52,7 @@ def parts(root: Path, only: list[str] | None = None) -> list[Part]:
     The front page, and what serves those who work with the package, are for the site.
     """
     toc = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
-    found = [Part(None, [toc["root"]])]
+    found = []
     for part in toc["parts"]:
         files = [chapter["file"] for chapter in part["chapters"]]
         files = [file for file in files if file not in ON_SITE_ONLY]
@@ -62,11 +60,6 @@ def parts(root: Path, only: list[str] | None = None) -> list[Part]:
     for part in found:
         part.pages = [page for page in part.pages if not only or page in only]
     return [part for part in found if part.pages]
-
-
-def file_of(page: str) -> str:
-    """Where the site has a page: the front page is the index."""
-    return "index.html" if page == "book/intro" else f"{page}.html"
 
 
 def is_current(root: Path) -> bool:
@@ -119,22 +112,16 @@ def paper() -> Iterator:
 
 def gather(tab, site: Path, book: list[Part], address: str) -> list[dict]:
     """Each part with its chapters as they go into the one document."""
-    names = {file_of(p): p.replace("/", "-") for part in book for p in part.pages}
+    names = {f"{p}.html": p.replace("/", "-") for part in book for p in part.pages}
     gathered = []
     for part in book:
-        depth = 0 if part.caption is None else 1  # of headings: a part is above them
         chapters = []
         for page in part.pages:
-            tab.goto((site / file_of(page)).as_uri())
+            tab.goto((site / f"{page}.html").as_uri())
             tab.evaluate(SCRIPT)
             chapter = tab.evaluate(
                 "settings => book.gather(settings)",
-                {
-                    "root": f"{site.as_uri()}/",
-                    "address": address,
-                    "names": names,
-                    "depth": depth,
-                },
+                {"root": f"{site.as_uri()}/", "address": address, "names": names},
             )
             for file in chapter["site"]:
                 if not (site / file).is_file():
