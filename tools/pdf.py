@@ -192,6 +192,11 @@ def name_outline(pdf: pikepdf.Pdf, headings: list[str]) -> None:
         entry.Title = heading
 
 
+def has_content(page: pikepdf.Page) -> bool:
+    """Whether a page has more than its running title and number, which have no tag."""
+    return b"/MCID" in page.Contents.read_bytes()
+
+
 def make(root: Path, site: Path, output: Path, only: list[str] | None = None) -> int:
     """Write the PDF; return how many pages it has."""
     config = yaml.safe_load((root / "_config.yml").read_text("utf8"))
@@ -212,6 +217,8 @@ def make(root: Path, site: Path, output: Path, only: list[str] | None = None) ->
     with pikepdf.open(io.BytesIO(printed)) as pdf:
         name_outline(pdf, headings)
         simplify(pdf)
+        if blank := [n for n, page in enumerate(pdf.pages, 1) if not has_content(page)]:
+            raise SystemExit(f"blank pages: {blank}")
         with pdf.open_metadata() as about:
             about["dc:title"] = config["title"]
             about["dc:creator"] = [config["author"]]

@@ -258,6 +258,7 @@ def copy(site, tmp_path):
         ('<a href="nowhere.html">gone</a>', "book/nowhere.html"),
         ('<a href="#nowhere">gone</a>', "nowhere"),
         ('<div style="width: 5000px">wide</div>', "wider than the page"),
+        ('<div style="break-before: page; height: 500mm"></div>', "blank pages"),
     ],
 )
 def test_a_planted_fault_stops_the_print(browser, copy, tmp_path, planted, said):
