@@ -2,14 +2,14 @@
 // article as it belongs into one document for paper; the others run in that document.
 const book = {
   /** The article of this page: ids that are unique in the book, links that lead within it. */
-  gather({ root, address, names, depth }) {
+  gather({ root, address, names }) {
     const name = names[decodeURIComponent(location.href.slice(root.length))];
     const article = document.querySelector("article.bd-article").cloneNode(true);
     book.freeze(document.querySelector("article.bd-article"), article);
     book.plainCode(document.querySelector("article.bd-article"), article);
-    for (const junk of article.querySelectorAll("script, button, .headerlink, .viewcode-link")) {
-      junk.remove();
-    }
+    const junk = "script, button:not(aiayn-live .tape *, aiayn-live .heads *), .headerlink, .viewcode-link";
+    for (const element of article.querySelectorAll(junk)) element.remove();
+    book.nameFormulas(article);
     for (const fold of article.querySelectorAll("details")) fold.open = true;
     book.moveSolutions(article);
 
@@ -60,7 +60,7 @@ const book = {
     }
     article.id = name;
     for (const heading of article.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
-      heading.ariaLevel = +heading.localName[1] + depth;
+      heading.ariaLevel = +heading.localName[1] + 1; // a part is above them
     }
     const sections = [...article.querySelectorAll("section > h2")];
     return {
@@ -96,15 +96,41 @@ const book = {
     });
   },
 
-  /** Words of code that look like their surroundings need no element, nor a tag in the PDF. */
+  /** Code, with an element only where its look changes. */
   plainCode(live, copy) {
-    const look = ({ color, fontWeight, fontStyle }) => color + fontWeight + fontStyle;
+    const look = (element) => {
+      const { color, fontWeight, fontStyle } = getComputedStyle(element);
+      return `${color} ${fontWeight} ${fontStyle}`;
+    };
     const spans = [...copy.querySelectorAll("pre span:not([id])")];
+    const looks = new Map();
     [...live.querySelectorAll("pre span:not([id])")].forEach((span, i) => {
-      const same = look(getComputedStyle(span)) === look(getComputedStyle(span.parentElement));
-      if (same) spans[i].replaceWith(...spans[i].childNodes);
+      looks.set(spans[i], look(span));
+      if (look(span) === look(span.parentElement)) spans[i].replaceWith(...spans[i].childNodes);
     });
-    for (const code of copy.querySelectorAll("pre")) code.normalize();
+    for (const pre of copy.querySelectorAll("pre")) {
+      pre.normalize();
+      pre.role = pre.closest(".cell_output") ? "paragraph" : "code";
+    }
+    for (const span of spans) {
+      const before = span.previousSibling;
+      if (!span.parentNode || !looks.has(before)) continue;
+      if (looks.get(before) === looks.get(span)) {
+        before.append(...span.childNodes);
+        span.remove();
+      }
+    }
+  },
+
+  /** For a screen reader each formula is one thing, named by its TeX. */
+  nameFormulas(article) {
+    for (const formula of article.querySelectorAll(".katex")) {
+      const tex = formula.querySelector("annotation").textContent.replace(/\s+/g, " ").trim();
+      formula.querySelector(".katex-mathml").remove();
+      formula.querySelector(".katex-html").removeAttribute("aria-hidden");
+      formula.role = "img"; // Chromium gives no other role an alternative text in the PDF
+      formula.ariaLabel = `formula: ${tex}`;
+    }
   },
 
   /** Solutions go to the end of their chapter, where they do not meet the eye too early. */
@@ -124,31 +150,24 @@ const book = {
     article.querySelector("section").append(end);
   },
 
-  /** A heading without links and ids; formulas once and not twice. */
+  /** A heading without links and ids. */
   words(heading) {
     const copy = heading.cloneNode(true);
-    for (const math of copy.querySelectorAll(".katex-mathml")) math.remove();
     for (const element of copy.querySelectorAll("[id]")) element.removeAttribute("id");
     for (const link of copy.querySelectorAll("a")) link.replaceWith(...link.childNodes);
     return copy;
   },
 
-  /** Make smaller what is wider than the page; return what still is. */
+  /** Make smaller what is wider than the page. */
   fit() {
-    const shrink = (box, inner, property) => {
-      const ratio = box.clientWidth / inner.getBoundingClientRect().width;
-      if (ratio < 1) inner.style[property] = ratio * 0.995;
-    };
-    for (const box of document.querySelectorAll(".katex-display")) {
-      shrink(box, box.querySelector(".katex"), "zoom");
-    }
-    for (const table of document.querySelectorAll("article table")) {
-      shrink(table.parentElement, table, "zoom");
-    }
-    // what fills most of a page may go on over its end; anything else stays in one piece
-    for (const block of document.querySelectorAll(".cell, .admonition, .proof, .exercise")) {
-      block.classList.toggle("long", block.offsetHeight > 380);
-    }
+    const all = (selector) => [...document.querySelectorAll(selector)];
+    const inner = [...all(".katex-display > .katex"), ...all("article table")];
+    // first all that reads the layout, then all that changes it: else each would lay it out anew
+    const ratios = inner.map((part) =>
+      part.parentElement.clientWidth / part.getBoundingClientRect().width);
+    inner.forEach((part, i) => {
+      if (ratios[i] < 1) part.style.zoom = ratios[i] * 0.995;
+    });
   },
 
   /** What reaches beyond the right edge of the text, by two pixels at least. */
@@ -156,7 +175,7 @@ const book = {
     const edge = document.documentElement.clientWidth + 2;
     const found = [];
     for (const element of document.querySelectorAll("article *")) {
-      if (element.closest(".katex-mathml, svg")) continue; // not seen; cut by their frame
+      if (element.closest(".katex-mathml, svg")) continue; // not seen; cut by its frame
       const { right, width } = element.getBoundingClientRect();
       if (width && right > edge) {
         const chapter = element.closest("article").id;

@@ -5,7 +5,8 @@
 The pages of the site, in the order of `_toc.yml`, become one document: ids made
 unique, links between pages turned into links within it (tools/pdf.js), a cover and
 contents in front (tools/pdf.html, tools/pdf.css). Chromium prints that document twice,
-since only the first print tells on which page a chapter begins.
+since only the first print tells on which page a chapter begins. What comes out is put
+right (tools/pdf_tags.py): bookmarks, and tags that say what a formula is.
 """
 
 import argparse
@@ -24,43 +25,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
+import pikepdf
 import yaml
 from markupsafe import Markup
-from pypdf import PdfReader, PdfWriter
-from pypdf.generic import NameObject, TextStringObject
 
 from environment import ROOT, variables
+from pdf_tags import simplify
 
 HERE = Path(__file__).parent
 SCRIPT = (HERE / "pdf.js").read_text("utf8") + "\nwindow.book = book;"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+ON_SITE_ONLY = {"book/api", "book/figures_guide"}
 SUBTITLE = "“Attention Is All You Need”, derived, built and checked"
-TEXT_WIDTH = 597  # CSS pixels between the margins that pdf.css sets: 158 mm
+TEXT_WIDTH = 627  # CSS pixels between the margins that pdf.css sets: 166 mm
 
 
 @dataclass
 class Part:
-    """A part of the book; front page and title page have no caption."""
-
-    caption: str | None
+    caption: str
     pages: list[str]  # as _toc.yml names them
 
 
 def parts(root: Path, only: list[str] | None = None) -> list[Part]:
-    """The book's pages in their order, or only some of them."""
+    """The book's pages in their order, or only some of them.
+
+    The front page, and what serves those who work with the package, are for the site.
+    """
     toc = yaml.safe_load((root / "_toc.yml").read_text("utf8"))
-    found = [Part(None, [toc["root"]])]
+    found = []
     for part in toc["parts"]:
         files = [chapter["file"] for chapter in part["chapters"]]
+        files = [file for file in files if file not in ON_SITE_ONLY]
         found.append(Part(part["caption"], files))
     for part in found:
         part.pages = [page for page in part.pages if not only or page in only]
     return [part for part in found if part.pages]
-
-
-def file_of(page: str) -> str:
-    """Where the site has a page: the front page is the index."""
-    return "index.html" if page == "book/intro" else f"{page}.html"
 
 
 def is_current(root: Path) -> bool:
@@ -86,17 +85,21 @@ def date_of(root: Path) -> str:
     return f"{date.day} {date:%B %Y}"
 
 
-@contextmanager
-def paper() -> Iterator:
-    """A tab as wide as the text on paper, that may read files and nothing else."""
+def chromium() -> str:
     executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         raise SystemExit("no Chromium found: install Debian's `chromium`, or Chrome")
+    return executable
+
+
+@contextmanager
+def paper() -> Iterator:
+    """A tab as wide as the text on paper, that may read files and nothing else."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=executable,
+            executable_path=chromium(),
             args=["--no-sandbox"],  # Chromium refuses to run as root otherwise
         )
         tab = browser.new_page(viewport={"width": TEXT_WIDTH, "height": 900})
@@ -109,22 +112,16 @@ def paper() -> Iterator:
 
 def gather(tab, site: Path, book: list[Part], address: str) -> list[dict]:
     """Each part with its chapters as they go into the one document."""
-    names = {file_of(p): p.replace("/", "-") for part in book for p in part.pages}
+    names = {f"{p}.html": p.replace("/", "-") for part in book for p in part.pages}
     gathered = []
     for part in book:
-        depth = 0 if part.caption is None else 1  # of headings: a part is above them
         chapters = []
         for page in part.pages:
-            tab.goto((site / file_of(page)).as_uri())
+            tab.goto((site / f"{page}.html").as_uri())
             tab.evaluate(SCRIPT)
             chapter = tab.evaluate(
                 "settings => book.gather(settings)",
-                {
-                    "root": f"{site.as_uri()}/",
-                    "address": address,
-                    "names": names,
-                    "depth": depth,
-                },
+                {"root": f"{site.as_uri()}/", "address": address, "names": names},
             )
             for file in chapter["site"]:
                 if not (site / file).is_file():
@@ -164,16 +161,17 @@ def join(root: Path, gathered: list[dict], config: dict) -> str:
 def print_twice(tab) -> bytes:
     """The PDF of what the tab shows, page numbers filled in."""
     settings = {"prefer_css_page_size": True, "print_background": True}
-    draft = PdfReader(io.BytesIO(tab.pdf(outline=False, tagged=False, **settings)))
+    draft = pikepdf.open(io.BytesIO(tab.pdf(outline=False, tagged=False, **settings)))
+    number = {page.objgen: n for n, page in enumerate(draft.pages, 1)}
     pages = {
-        name.removeprefix("/"): draft.get_destination_page_number(destination) + 1
-        for name, destination in draft.named_destinations.items()
+        name.removeprefix("/"): number[destination[0].objgen]
+        for name, destination in draft.Root.Dests.items()
     }
     tab.evaluate("pages => book.number(pages)", pages)
     return tab.pdf(outline=True, tagged=True, **settings)
 
 
-def name_outline(writer: PdfWriter, headings: list[str]) -> None:
+def name_outline(pdf: pikepdf.Pdf, headings: list[str]) -> None:
     """Write the headings into the outline.
 
     Chromium's own titles lack the space at a line's end, and say a heading twice that
@@ -183,15 +181,20 @@ def name_outline(writer: PdfWriter, headings: list[str]) -> None:
     def entries(parent):
         child = parent.get("/First")
         while child is not None:
-            yield child.get_object()
-            yield from entries(child.get_object())
-            child = child.get_object().get("/Next")
+            yield child
+            yield from entries(child)
+            child = child.get("/Next")
 
-    found = list(entries(writer.root_object["/Outlines"].get_object()))
+    found = list(entries(pdf.Root.Outlines))
     if len(found) != len(headings):
         raise SystemExit(f"{len(found)} bookmarks for {len(headings)} headings")
     for entry, heading in zip(found, headings, strict=True):
-        entry[NameObject("/Title")] = TextStringObject(heading)
+        entry.Title = heading
+
+
+def has_content(page: pikepdf.Page) -> bool:
+    """Whether a page has more than its running title and number, which have no tag."""
+    return b"/MCID" in page.Contents.read_bytes()
 
 
 def make(root: Path, site: Path, output: Path, only: list[str] | None = None) -> int:
@@ -211,11 +214,22 @@ def make(root: Path, site: Path, output: Path, only: list[str] | None = None) ->
             raise SystemExit("wider than the page:\n" + "\n".join(wide))
         printed, headings = print_twice(tab), tab.evaluate("book.headings()")
     document.unlink()
-    writer = PdfWriter(io.BytesIO(printed), incremental=True)
-    name_outline(writer, headings)
-    writer.add_metadata({"/Author": config["author"], "/Subject": SUBTITLE})
-    writer.write(output)
-    return len(writer.pages)
+    with pikepdf.open(io.BytesIO(printed)) as pdf:
+        name_outline(pdf, headings)
+        simplify(pdf)
+        if blank := [n for n, page in enumerate(pdf.pages, 1) if not has_content(page)]:
+            raise SystemExit(f"blank pages: {blank}")
+        with pdf.open_metadata() as about:
+            about["dc:title"] = config["title"]
+            about["dc:creator"] = [config["author"]]
+            about["dc:description"] = SUBTITLE
+            about["dc:language"] = [config["sphinx"]["config"]["language"]]
+        pdf.save(
+            output,
+            linearize=True,  # a browser shows the first page before it has the last
+            object_stream_mode=pikepdf.ObjectStreamMode.generate,
+        )
+        return len(pdf.pages)
 
 
 def main() -> None:
@@ -227,6 +241,7 @@ def main() -> None:
     arguments = parser.parse_args()
     root = arguments.root.resolve()
     output = arguments.output or root / "_build" / "attention-line-by-line.pdf"
+    chromium()  # or stop here, before pages are built
     if arguments.site is None and not is_current(root):
         command = [sys.executable, str(HERE / "pages.py"), "--root", str(root)]
         if subprocess.run(command, env=variables(root)).returncode:
