@@ -144,13 +144,17 @@ FAULTS = {
         'self.run.losses[:] = found.extra["losses"]', "pass", RESUMED, {"stop": 3},
     ),
     "the same batches again": Fault(
-        "            batches=self.batches,\n        )  # fmt: skip\n        self.run",
-        "        )  # fmt: skip\n        self.run", RESUMED, {"stop": 3},
+        "            batches=self.batches, restore_rng", "            restore_rng",
+        RESUMED, {"stop": 3},
     ),
     "Adam forgets": Fault(
         "path, self.run.model, optimizer=self.optimizer, schedule=self.schedule,",
-        "path, self.run.model, schedule=self.schedule, restore_rng=True,",
+        "path, self.run.model, schedule=self.schedule,",
         RESUMED, {"stop": 3},
+    ),
+    "all processes drop the same units": Fault(
+        "restore_rng=processes(self.accelerator)[0] == 0", "restore_rng=True",
+        "test_only_the_process_that_saved_gets_its_generator_back", {"index": 1},
     ),
     "the rate starts again": Fault(
         "optimizer=self.optimizer, schedule=self.schedule,\n            batches",
