@@ -88,7 +88,9 @@ def test_nothing_lies_in_the_site_that_nothing_loads(site):
         if path.suffix in (".html", ".css", ".js")
     )
     files = [path for path in site.glob("_static/**/*.*") if path.is_file()]
-    assert [path for path in files if path.name not in text] == []
+    # a script puts the name of a preview together, from an anchor
+    named = lambda path: path.stem if path.parent.name == "previews" else path.name
+    assert [path for path in files if named(path) not in text] == []
 
 
 def test_no_script_is_big(site):
