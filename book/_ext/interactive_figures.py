@@ -22,18 +22,23 @@ class StripRuntime(SphinxPostTransform):
 
     def run(self, **kwargs):
         for raw in list(self.document.findall(nodes.raw)):
-            if FIGURE in raw.astext() and RUNTIME.search(raw.astext()):
+            if RUNTIME.search(raw.astext()):
                 text = RUNTIME.sub("", raw.astext())
                 raw.replace_self(nodes.raw(text, text, format="html"))
 
 
-def copy_assets(app):
+def put(app, texts):
+    """Write what pages load into ``_static``: text by name."""
     if app.builder.format != "html":
         return
     target = Path(app.outdir, "_static")
     target.mkdir(parents=True, exist_ok=True)
-    for name in ASSETS:  # the files that notebooks inline elsewhere
-        (target / name).write_text(asset(name), encoding="utf-8")
+    for name, text in texts.items():
+        (target / name).write_text(text, encoding="utf-8")
+
+
+def copy_assets(app):
+    put(app, {name: asset(name) for name in ASSETS})  # notebooks inline them elsewhere
 
 
 def link_assets(app, page_name, template, context, document):

@@ -1,14 +1,10 @@
 """The live model: style and script on the page that has one, its weights beside them.
 
-The page asks for the weights itself, when the figure comes near. An output that was
-made outside the book's tools carries all of these; they are taken out.
+The page asks for the weights itself, when the figure comes near. What an output made
+outside the book's tools carries of these, interactive_figures.py takes out.
 """
 
-from pathlib import Path
-
-from docutils import nodes
-from interactive_figures import RUNTIME
-from sphinx.transforms.post_transforms import SphinxPostTransform
+from interactive_figures import put
 
 from aiayn.book.live import asset, weights_file, weights_script
 
@@ -16,25 +12,9 @@ FIGURE = "<aiayn-live"
 ASSETS = ("live.css", "live.js")
 
 
-class StripRuntime(SphinxPostTransform):
-    default_priority = 900
-    formats = ("html",)
-
-    def run(self, **kwargs):
-        for raw in list(self.document.findall(nodes.raw)):
-            if FIGURE in raw.astext() and RUNTIME.search(raw.astext()):
-                text = RUNTIME.sub("", raw.astext())
-                raw.replace_self(nodes.raw(text, text, format="html"))
-
-
 def copy_assets(app):
-    if app.builder.format != "html":
-        return
-    target = Path(app.outdir, "_static")
-    target.mkdir(parents=True, exist_ok=True)
-    for name in ASSETS:
-        (target / name).write_text(asset(name), encoding="utf-8")
-    (target / weights_file()).write_text(weights_script(), encoding="utf-8")
+    texts = {name: asset(name) for name in ASSETS}
+    put(app, texts | {weights_file(): weights_script()})
 
 
 def link_assets(app, page_name, template, context, document):
@@ -50,7 +30,6 @@ def link_assets(app, page_name, template, context, document):
 
 
 def setup(app):
-    app.add_post_transform(StripRuntime)
     app.connect("builder-inited", copy_assets)
     app.connect("html-page-context", link_assets)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -57,7 +57,8 @@ def assets(pages, pattern):
 
 def icon_font(path, characters):
     """The part of an icon font that holds these characters, as WOFF2."""
-    font = TTFont(path, recalcBBoxes=False)  # lines keep their height
+    # lines keep their height, and a second build gives the same bytes
+    font = TTFont(path, recalcBBoxes=False, recalcTimestamp=False)
     options = Options(layout_features=[], hinting=True)
     options.flavor = "woff2"
     subsetter = Subsetter(options)
