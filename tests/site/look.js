@@ -8,8 +8,12 @@
     return Boolean(box && box.width > 0 && box.height > 0);
   };
 
-  // A closed fold draws nothing: nobody could say whether its content fits the page.
-  const unfold = () => all("details:not(.hide)").forEach((fold) => (fold.open = true));
+  // A closed fold draws nothing, and a section far away neither: nobody could say whether
+  // its content fits the page.
+  const unfold = () => {
+    all("details:not(.hide)").forEach((fold) => (fold.open = true));
+    all(".late").forEach((section) => (section.style.contentVisibility = "visible"));
+  };
 
   const rendered = (formula) =>
     formula.querySelector("math") && visible(formula.querySelector(".katex-html"));
@@ -115,20 +119,27 @@
     return found;
   };
 
-  // How far things moved while the page came, as the sum that browsers call CLS.
-  const shift = () =>
-    new Promise((resolve) => {
-      let sum = 0;
-      const note = (entries) => {
-        for (const entry of entries) if (!entry.hadRecentInput) sum += entry.value;
-      };
-      const observer = new PerformanceObserver((list) => note(list.getEntries()));
-      observer.observe({ type: "layout-shift", buffered: true });
-      setTimeout(() => {
-        note(observer.takeRecords());
-        resolve(sum);
-      }, 50);
-    });
+  // How far things moved while the page came, as the sum that browsers call CLS. What
+  // happens before something is seen moves nothing, so the sum is taken some time after that.
+  // A page that a test opens has no input, but Chromium takes the size of its window for one.
+  const seen = new Promise((resolve) => {
+    new PerformanceObserver((list) => {
+      if (list.getEntriesByName("first-contentful-paint").length) resolve();
+    }).observe({ type: "paint", buffered: true });
+  });
+  const shift = async () => {
+    let sum = 0;
+    const note = (entries) => {
+      for (const entry of entries) sum += entry.value;
+    };
+    const observer = new PerformanceObserver((list) => note(list.getEntries()));
+    observer.observe({ type: "layout-shift", buffered: true });
+    await seen;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+    note(observer.takeRecords());
+    return sum;
+  };
 
   window.look = { unfold, facts, overflow, prepareAxe, runAxe, shift };
 })();

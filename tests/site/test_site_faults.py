@@ -22,8 +22,11 @@ def script(code):
     return before_end(f"<script>{code}</script>")
 
 
-MOVE = """setTimeout(() => document.querySelector("article")
-    .insertAdjacentHTML("afterbegin", '<div style="height: 700px"></div>'), 30)"""
+MOVE = """const move = () => document.querySelector("article")
+    .insertAdjacentHTML("afterbegin", '<div style="height: 700px"></div>');
+new PerformanceObserver((list) => {
+    if (list.getEntriesByName("first-contentful-paint").length) setTimeout(move, 30);
+}).observe({ type: "paint", buffered: true });"""
 
 
 @dataclass
