@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import style_sheets
 from fontTools.subset import Options, Subsetter
 from fontTools.ttLib import TTFont
+from sphinx.errors import ExtensionError
 
 SHEET, SCRIPT = "book.all.css", "book.all.js"
 THEME = "styles/pydata-sphinx-theme.css"  # a page that loads it is one of the theme's
@@ -38,6 +39,11 @@ SERVES = {
     "design-tabs.js": r'class="(?:[^"]* )?sd-tab-set[ "]',
     "scripts/bootstrap.js": r"data-bs-toggle=",
 }
+# The theme lays out a whole page to find what scrolls; book.js waits until it is near.
+THEME_SCRIPT = "scripts/pydata-sphinx-theme.js"
+TAB_STOPS = re.compile(
+    r'"complete"===document\.readyState\?(\w+)\(\):window\.addEventListener\("load",\1\)'
+)
 # what such a script is told
 TOLD = re.compile(r"[ \t]*<script>(?:let|var) toggle\w+ = [^<]*</script>\n?")
 
@@ -149,6 +155,10 @@ def join_scripts(static, names):
     parts = []
     for name in names:
         text = (static / name).read_text("utf8")
+        if name == THEME_SCRIPT:
+            text, found = TAB_STOPS.subn("0", text)
+            if found != 1:
+                raise ExtensionError(f"{name} has {found} places that set tab stops")
         parts.append(re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.M).strip())
     # the first statement of a file may set a mode that is not for all of them
     return "".join(f";\n{part}\n" for part in parts)

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from visits import LAY_OUT
 
 PAIR = "section > .beside"
 BOX = "e => e.getBoundingClientRect().toJSON()"
@@ -76,6 +77,7 @@ def test_no_formula_is_cut_for_it(tab, site, chapters):
     for chapter in chapters:
         tab.set_viewport_size({"width": 1920, "height": 900})
         tab.goto((site / chapter).as_uri())
+        tab.add_style_tag(content=LAY_OUT)
         for width, pairs in found.items():
             tab.set_viewport_size({"width": width, "height": 900})
             tab.wait_for_timeout(100)

@@ -164,6 +164,17 @@ def test_everything_is_closed_at_first_and_opens_by_keyboard(opened):
     assert folds(tab) == [True, False, True, False]
 
 
+def test_a_tap_on_the_heading_opens_and_closes(opened):
+    tab = opened()
+    heading = tab.get_by_role("heading", name="Going deeper: A proof")
+    heading.click()
+    assert folds(tab) == [True, False, False, False]
+    heading.click()
+    assert folds(tab) == [False] * 4
+    tab.get_by_role("heading", name="Plain").click()  # has no fold of its own
+    assert folds(tab) == [False] * 4
+
+
 @pytest.mark.parametrize(
     ("fragment", "expected"),
     [

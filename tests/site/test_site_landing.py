@@ -39,6 +39,17 @@ def test_everything_stands_within_one_screen(home, width, height):
     assert doors.all_inner_texts() == ["Read", "Run", "Import"]
 
 
+def test_the_table_of_chapters_fits_a_phone(home):
+    home.set_viewport_size({"width": 390, "height": 844})
+    table = home.locator("#what-the-chapters-build table")
+    box, room = table.bounding_box(), table.locator("..").bounding_box()
+    assert box["width"] <= room["width"]
+    cells = table.locator("td, th")
+    assert cells.count() > 3 * 14
+    cut = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.innerText)"
+    assert cells.evaluate_all(cut) == []
+
+
 def test_the_doors_lead_where_they_say(home, site):
     doors = home.locator(".doors li > p > a:first-child").evaluate_all(
         "all => all.map(a => a.getAttribute('href'))"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sphinx.errors import ExtensionError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book" / "_ext"))
 import slim_pages
@@ -123,6 +124,18 @@ def test_scripts_keep_their_order_and_their_modes(tmp_path):
     (tmp_path / "b.js").write_text("(() => {})()")
     joined = slim_pages.join_scripts(tmp_path, ["a.js", "b.js"])
     assert joined == ';\n"use strict";\nlet a = 1\n;\n(() => {})()\n'
+
+
+def test_the_theme_sets_no_tab_stops(tmp_path):
+    script = tmp_path / slim_pages.THEME_SCRIPT
+    script.parent.mkdir()
+    wait = '"complete"===document.readyState?I():window.addEventListener("load",I)'
+    script.write_text(f"function I(){{}}start(),{wait}")
+    joined = slim_pages.join_scripts(tmp_path, [slim_pages.THEME_SCRIPT])
+    assert joined == ";\nfunction I(){}start(),0\n"
+    script.write_text("function I(){}start(),I()")  # another version of the theme
+    with pytest.raises(ExtensionError, match="0 places that set tab stops"):
+        slim_pages.join_scripts(tmp_path, [slim_pages.THEME_SCRIPT])
 
 
 # ---- the built site ------------------------------------------------------------------

@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 LOOK = Path(__file__).with_name("look.js").read_text("utf8")
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf8")
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+# Sections far away are laid out too, for a test that measures all of them.
+LAY_OUT = ".late { content-visibility: visible !important; }"
 COMPRESSED = (".woff2", ".png", ".jpg", ".webp")  # no host makes these smaller
 
 
