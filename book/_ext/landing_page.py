@@ -5,9 +5,12 @@ Its source lies in a folder (``book/intro``); Jupyter Book would write an
 """
 
 import json
+import re
 from pathlib import Path
 
 HOME = "index.html"
+# A module's name in the table of chapters, which is narrow on a phone.
+MODULE = re.compile(r'(?<=<span class="pre">)aiayn\.\w+(?=</span></code></p></td>)')
 
 
 def move_home(app):
@@ -31,6 +34,12 @@ def name_home(app, pagename, templatename, context, doctree):
     if pagename == app.config.root_doc:
         context["pageurl"] = app.config.html_baseurl
         app.add_css_file("front.css")
+        context["body"] = MODULE.sub(break_name, context["body"])
+
+
+def break_name(match):
+    """A name that goes over to another line after a dot or an underscore only."""
+    return re.sub(r"[._]", r"\g<0><wbr>", match[0])
 
 
 def fix_indexes(app, exception):
