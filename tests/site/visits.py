@@ -47,7 +47,7 @@ class Visitor:
         self.page = self.context.new_page()
         self.page.on("console", self.note_message)
         self.page.on("pageerror", lambda e: self.current.messages.append(f"error: {e}"))
-        self.page.on("requestfailed", lambda r: self.current.failed.append(r.url))
+        self.page.on("requestfailed", self.note_failure)
         return self
 
     def __exit__(self, *error):
@@ -64,6 +64,10 @@ class Visitor:
             self.current.outside.append(address)
             return route.abort()
         return route.continue_()
+
+    def note_failure(self, request):
+        if request.failure != "net::ERR_ABORTED":  # by going to another page
+            self.current.failed.append(request.url)
 
     def note_message(self, message):
         if message.type in ("error", "warning"):
