@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from visits import LAY_OUT
+from visits import lay_out
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "book" / "_ext"))
 import late_sections
@@ -67,7 +67,7 @@ def test_a_section_reserves_about_its_height(tab, site, long_pages, width, name)
     tab.set_viewport_size({"width": width, "height": 850})
     for page in long_pages:
         tab.goto((site / page).as_uri())
-        tab.add_style_tag(content=LAY_OUT)
+        lay_out(tab)
         heights = tab.locator(".late").evaluate_all(
             """(all, name) => all.map(section => [
                 section.id, section.getBoundingClientRect().height,

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from visits import AXE, LAY_OUT
+from visits import AXE, lay_out
 
 TERM, EQUATION = "#term-jacobian", "#eq-attention"
 LINK = re.compile(
@@ -153,7 +153,7 @@ def test_a_figure_is_shown_with_its_picture_unless_it_is_in_view(tab, site, chap
 def test_it_moves_nothing_and_stays_in_the_window(tab, site, chapters, width):
     tab.set_viewport_size({"width": width, "height": 600})
     tab.goto((site / chapters[10]).as_uri())
-    tab.add_style_tag(content=LAY_OUT)
+    lay_out(tab)
     size = (
         "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
     )

@@ -10,8 +10,6 @@ from urllib.parse import unquote, urlsplit
 LOOK = Path(__file__).with_name("look.js").read_text("utf8")
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text("utf8")
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
-# Sections far away are laid out too, for a test that measures all of them.
-LAY_OUT = ".late { content-visibility: visible !important; }"
 COMPRESSED = (".woff2", ".png", ".jpg", ".webp")  # no host makes these smaller
 
 
@@ -20,6 +18,19 @@ def wire_size(path):
     """The bytes of a file on its way from a host."""
     data = path.read_bytes()
     return len(data if path.suffix in COMPRESSED else gzip.compress(data, 6))
+
+
+def lay_out(page):
+    """Lay out the sections far away too, with their fonts, to measure them all."""
+    page.add_style_tag(content=".late { content-visibility: visible !important; }")
+    page.evaluate(
+        """async () => {
+            document.body.getBoundingClientRect();
+            await document.fonts.ready;
+            await new Promise(frame => requestAnimationFrame(() =>
+                requestAnimationFrame(frame)));
+        }"""
+    )
 
 
 @dataclass
